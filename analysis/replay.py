@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from metrics.epochs.granularity import granularity_phase_timed
-from metrics.epochs.scaling import study_ingress_bytes
+from metrics.epochs.scaling import full_scale_ingress_bytes
 from metrics.epochs.throughput import SwarmEpoch, measured, throughput
 from metrics.figures import FIGURES, REPLAY
-from metrics.paper.rules import RULE_COLUMNS, SINGLE_COLUMNS, single_rates, study_granularity
-from metrics.provenance import NOBODY_KNOWS, RanOn
+from metrics.paper.rules import RULE_COLUMNS, SINGLE_COLUMNS, paper_granularity, single_rates
+from metrics.provenance import UNKNOWN_ORIGIN, RanOn
 from metrics.records import IngressRecord, SwarmEpochRecord
 from metrics.run import RunNumbers
 from metrics.run_traffic import egress_bytes_per_vm_epoch, peer_flows
@@ -70,7 +70,7 @@ class RunRow:
     locations: Mapping[str, str]  # by VM
     figures: Mapping[str, Estimate] = field(default_factory=dict[str, Estimate])  # by `FIGURES`; absent: None
     n_epochs: int | None = None
-    ran: RanOn = NOBODY_KNOWS
+    ran: RanOn = UNKNOWN_ORIGIN
     warnings: tuple[str, ...] = ()
     not_applicable: tuple[str, ...] = field(
         default=()
@@ -320,7 +320,7 @@ def _phase_timed(run: RunNumbers, store: Store) -> tuple[float | None, list[str]
         return None if scaled is None else scaled.value, [
             "granularity_phase_timed is computed from the full-scale epochs: the authors' rule does not support scales."
         ]
-    found = study_granularity(store.columns("steps", RULE_COLUMNS))
+    found = paper_granularity(store.columns("steps", RULE_COLUMNS))
     lacking = _unlogged(run, _RULE_TIMERS)
     by_vm = {vm: value for vm, value in found.by_vm.items() if vm not in lacking}
     why: dict[str, list[str]] = {}
@@ -374,7 +374,7 @@ def _ingress(run: RunNumbers, store: Store, chosen: Sequence[SwarmEpoch]) -> tup
             if (p.vm, epoch.epoch) in read:
                 raw = read[p.vm, epoch.epoch]
                 amounts.append(
-                    study_ingress_bytes(raw, p.samples, run.terms.bytes_per_sample, run.terms.scales)
+                    full_scale_ingress_bytes(raw, p.samples, run.terms.bytes_per_sample, run.terms.scales)
                 )
                 seconds += p.wall_s
     if not amounts or seconds <= 0:

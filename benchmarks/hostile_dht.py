@@ -29,7 +29,7 @@ from hivemind.utils.timed_storage import ValueWithExpiration
 
 from experiments.monitor.acceptance import raw_entries
 from experiments.monitor.main import MonitorConfig, _Monitor
-from experiments.peer.swarm.members import declared_peers, parse_members, sound_reports
+from experiments.peer.swarm.members import declared_peers, parse_members, valid_reports
 from experiments.wire.dht_records import (
     EPOCHS_FIELD,
     EVALUATIONS_FIELD,
@@ -126,7 +126,7 @@ class HostileSwarm:
         for subkey, entry in entries_of(sound):
             values[subkey] = ValueWithExpiration(_loaded(subkey, entry), entry.expiration_time)
         parse_members(values, now_s, self._is_member)
-        sound_reports(values, self._is_member)
+        valid_reports(values, self._is_member)
         declared_peers(values)
         return values
 
@@ -136,7 +136,7 @@ class HostileSwarm:
         if field == MEMBERS_FIELD:
             found = {member.vm for member in parse_members(values, self._now_s(), self._is_member)}
         elif field == "progress":
-            reports = sound_reports(values, self._is_member) or {}
+            reports = valid_reports(values, self._is_member) or {}
             found = {vm for vm in honest if self._owned(vm) in reports}
         else:
             return

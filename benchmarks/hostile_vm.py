@@ -235,8 +235,10 @@ class _Requests:
     last_epoch = _LAST
     evaluates = True
 
-    def peer(self, wish: ev.RequestVm, place: Place) -> LaunchRequest:
-        return LaunchRequest(wish.vm, Offer(place.location, place.instance, "T4:1", True, None, ""), "p", {})
+    def peer(self, request: ev.RequestVm, place: Place) -> LaunchRequest:
+        return LaunchRequest(
+            request.vm, Offer(place.location, place.instance, "T4:1", True, None, ""), "p", {}
+        )
 
     def monitor(self, vm: str) -> LaunchRequest:
         return LaunchRequest(vm, Offer(_PLACE.location, "m", "CPU:1", False, None, ""), "p", {})

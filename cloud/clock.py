@@ -12,7 +12,7 @@ from pathlib import Path
 _log = logging.getLogger(__name__)
 
 MAX_SKEW_S = 3600.0  # allowed between the clocks of two machines of a run; a smaller skew has no effect
-SET_THE_CLOCK = "`sudo chronyc makestep` or `sudo timedatectl set-ntp true` sets it"
+SET_CLOCK_HINT = "`sudo chronyc makestep` or `sudo timedatectl set-ntp true` sets it"
 
 
 def ticks_s() -> float:

@@ -25,7 +25,7 @@ class Target:
     # VMs are paid for and outlive this machine: current prices, price ceilings, labels and credentials apply.
     rents: bool = False
     on_this_host: bool = True  # the peers share this machine, whose load may distort their figures
-    has_distance: bool = True  # False: figures are not ranked or compared with those of the paper
+    emulates_distance: bool = True  # False: figures are not ranked or compared with those of the paper
     from_logs: bool = False  # imported: others ran it, and orch measured nothing
     why_null: str = "the run's records do not say"  # why a property of what it ran on is null
 
@@ -41,7 +41,7 @@ LOCAL = Target(
     trace="cloud",
     packages=_PEER_PACKAGES,
 )
-LOOPBACK = Target(name="loopback", marks=("loopback", "loopback", "loopback"), has_distance=False)
+LOOPBACK = Target(name="loopback", marks=("loopback", "loopback", "loopback"), emulates_distance=False)
 SKY = Target(
     name="sky",
     marks=("rented, padded", "rented", "unknown"),

@@ -145,7 +145,7 @@ def read_status(path: Path) -> dict[str, Any]:
         return {}
 
 
-def notice_of(value: Any, now_s: float) -> float | None:
+def parse_notice(value: Any, now_s: float) -> float | None:
     """Return the unix time of an announced preemption; None if it is not a time, or implausibly far from now."""
     if not _number(value) or not math.isfinite(value):
         return None

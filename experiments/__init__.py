@@ -1,1 +1,1 @@
-"""What is run: the experiment file's schema, the library of experiments, and the peer program."""
+"""Experiments: the schema of the experiment file, the library, and the peer and monitor programs."""

@@ -1,6 +1,6 @@
-"""What we know by name: models, accelerators' step times, the study's results, price books, networks.
+"""Catalogue of known names: models, step times of accelerators, the paper's results, price books and networks.
 
-The data lie beside this package (`models.csv`, `accelerators.csv`, `published.csv`); each row has its source.
+The data are next to this module (`models.csv`, `accelerators.csv`, `published.csv`); each row names its source.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ACCELERATORS = (
     ),
     "CPU",
 )
-"""SkyPilot's names of the accelerators we know, and CPU: no accelerator."""
+"""SkyPilot's names of the supported accelerators. CPU: no accelerator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,40 +43,40 @@ class Model:
     name: str
     parameters: int
     kind: str  # vision, language, speech, digits
-    bytes_per_sample: int | None  # of the study's data set as streamed; None: unknown
+    bytes_per_sample: int | None  # of the paper's data set as streamed; None: unknown
     source: str
 
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """How long one accelerator takes over one step of one model, by wall clock."""
+    """Wall time of one training step of a model on an accelerator."""
 
     accelerator: str  # "T4:1"
     model: str
-    batch_size: int  # samples of the step the times below are of
+    batch_size: int  # samples of the measured step
     step_s: float  # in a swarm
-    plain_step_s: float  # a plain PyTorch loop
-    forward_share: float  # of the step
-    sync_work_s: float  # the VM's own work around a round: gradient copies, offloaded optimizer
+    plain_step_s: float  # in a plain PyTorch loop
+    forward_share: float  # share of the forward pass in the step
+    sync_work_s: float  # the VM's own work before and after a round: gradient copies, offloaded optimizer
     source: str
 
     @property
     def padded(self) -> bool:
-        """Whether an emulated step lasts as long as this; without an accelerator it lasts what it does."""
+        """Whether an emulated step is padded to this time. Steps on a CPU are not."""
         return not self.accelerator.startswith("CPU:")
 
     def forward_s(self, batch_size: int) -> float:
-        """Forward's part of a step of so many samples; a step is taken as linear in its samples."""
+        """Return the forward time of a step of `batch_size` samples, assumed to be linear in the samples."""
         return self.step_s * self.forward_share * batch_size / self.batch_size
 
     def backward_s(self, batch_size: int) -> float:
-        """Backward's part of a step of so many samples."""
+        """Return the backward time of a step of `batch_size` samples."""
         return self.step_s * (1 - self.forward_share) * batch_size / self.batch_size
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """The study's figures of one experiment, by wall clock; at its own scale. None: not published."""
+    """The paper's figures of one experiment, by wall clock and at full scale. None: not published."""
 
     experiment: str  # "geo-b2-nlp"
     run: str  # "B-2 NLP"
@@ -84,22 +84,22 @@ class Published:
     vms: int
     vms_by_location: tuple[tuple[str, int], ...]  # ("gcp/us-central1", 1), ...
     sps: float | None
-    sps_phase_timed: float | None  # of a GPU alone, as printed: batch / sum of phase timers
-    epoch_sps: tuple[float, ...]  # the epochs whose mean `sps` is; () where only the mean is known
+    sps_phase_timed: float | None  # of a single GPU, as printed: batch / sum of phase timers
+    epoch_sps: tuple[float, ...]  # rates of the epochs whose mean is `sps`; () if only the mean is known
     calc_s: float | None
     comm_s: float | None
     epoch_s: float | None
     granularity_wall: float | None
-    granularity_paper: float | None  # as printed: on another basis
+    granularity_paper: float | None  # as printed, by phase timers
     egress_gb_per_vm_epoch: float | None
-    epochs: int | None  # the published figure is the mean of so many
-    same_as: str | None  # the experiment whose run, and whose figures, this one's are
+    epochs: int | None  # number of epochs in the published mean
+    same_as: str | None  # the experiment with the same run, whose figures apply
     source: str
 
 
 @cache
 def models() -> dict[str, Model]:
-    """All models by name."""
+    """Return all models by name."""
     return {
         r["name"]: Model(
             name=r["name"],
@@ -114,7 +114,7 @@ def models() -> dict[str, Model]:
 
 @cache
 def step_times() -> dict[tuple[str, str], StepTime]:
-    """All known step times by (model, accelerator)."""
+    """Return all known step times by (model, accelerator)."""
     return {
         (r["model"], r["accelerator"]): StepTime(
             accelerator=r["accelerator"],
@@ -131,14 +131,17 @@ def step_times() -> dict[tuple[str, str], StepTime]:
 
 
 def step_time(model: str, accelerator: str, *, plain: bool = False) -> StepTime | None:
-    """The step time of a pair ("ConvNextLarge", "T4:1"); None: unknown. `plain`: in a plain loop, without a swarm."""
+    """Return the step time of a model on an accelerator ("ConvNextLarge", "T4:1"). None: unknown.
+
+    `plain`: in a plain training loop, without a swarm.
+    """
     found = step_times().get((model, accelerator))
     return replace(found, step_s=found.plain_step_s, sync_work_s=0.0) if found and plain else found
 
 
 @cache
 def published_runs() -> dict[str, Published]:
-    """All of the study's runs by the experiment's name, in its order."""
+    """Return the paper's runs by the experiment's name, in the paper's order."""
     numbers = (
         "sps", "sps_phase_timed", "calc_s", "comm_s", "epoch_s", "granularity_wall", "granularity_paper",
         "egress_gb_per_vm_epoch",
@@ -163,24 +166,24 @@ def published_runs() -> dict[str, Published]:
 
 
 def _place(text: str) -> tuple[str, int]:
-    """ "gcp/us-central1:2" -> the place and its VMs."""
+    """Parse "gcp/us-central1:2" into the place and its number of VMs."""
     place, _, count = text.rpartition(":")
     return place, int(count)
 
 
 def published(experiment: str) -> Published | None:
-    """The study's figures of an experiment by name ("geo-b2"); None where it has none."""
+    """Return the paper's figures of an experiment by name ("geo-b2"). None if it has none."""
     return published_runs().get(experiment)
 
 
 def price_books() -> tuple[str, ...]:
-    """Names of the price books that ship with orch."""
+    """Return the names of the price books that ship with orch."""
     names = (f.name for f in files("cloud.prices").iterdir())
     return tuple(sorted(name.removesuffix(".csv") for name in names if name.endswith(".csv")))
 
 
 def networks() -> tuple[str, ...]:
-    """Names of the networks that can be emulated."""
+    """Return the names of the networks that can be emulated."""
     return tuple(network_names())
 
 

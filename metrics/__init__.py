@@ -1,1 +1,1 @@
-"""What was measured: records, the run store, the DHT monitor, and pure functions from records to numbers."""
+"""Measurements: record types, the run store, and pure functions that compute figures from records."""

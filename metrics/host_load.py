@@ -1,8 +1,8 @@
-"""Whether this machine kept the emulation's clock while it was measured. Pure.
+"""Decide whether the host was fast enough for the emulation's timing to be trusted. Pure.
 
-Judged are the seconds of the measured epochs only: eight peers that start, or a warm-up, make packets late and spoil no
-figure. The limits and where they are from stand in `trust_limits.csv`. A run whose switch said nothing by second (older
-ones) is judged by the figures of its whole life, and `basis` says so.
+Only the seconds of the measured epochs count: the start of the peers and the warm-up delay packets without affecting any
+figure. The limits and their sources are in `trust_limits.csv`. Older runs have no per-second report of the switch; they
+are judged by the figures of the whole run, and `basis` says so.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 from metrics.epochs.throughput import SwarmEpoch, measured
 from metrics.records import EpochRecord
 
-MEASURED, WHOLE = "measured epochs", "whole run"  # what `basis` begins with
+MEASURED, WHOLE = "measured epochs", "whole run"  # the beginning of `basis`
 
 _WORDS = {
     "late_worst_s": "a packet was {:.2f} s late",
@@ -33,7 +33,7 @@ Span = tuple[float, float]  # unix seconds
 
 @dataclass(frozen=True, slots=True)
 class PaceSecond:
-    """One second of the host, from pace.csv; None: unknown."""
+    """One second of the host's load, from pace.csv. None: unknown."""
 
     second: int  # unix
     sleep_worst_s: float
@@ -45,13 +45,16 @@ class PaceSecond:
 
 @cache
 def limits() -> dict[str, float]:
-    """What each figure may be at most."""
+    """Return the upper limit of each figure."""
     text = (files("metrics") / "trust_limits.csv").read_text(encoding="utf-8")
     return {row["figure"]: float(row["limit"]) for row in csv.DictReader(text.splitlines())}
 
 
 def pace_of(text: str) -> list[PaceSecond]:
-    """The lines of a pace.csv. A host that was started again repeats the header; a cut last line is left out."""
+    """Parse a pace.csv.
+
+    Headers that a restarted host repeated and an incomplete last line are skipped.
+    """
     lines = text.splitlines(keepends=True)
     if lines and not lines[-1].endswith("\n"):
         lines.pop()
@@ -65,33 +68,34 @@ def pace_of(text: str) -> list[PaceSecond]:
 
 
 def spans_of(epochs: Iterable[SwarmEpoch]) -> list[Span]:
-    """When the measured epochs of a run (raw) began and ended."""
+    """Return the start and end of each measured epoch. `epochs`: raw."""
     return [(e.ended_s - (e.duration_s or 0.0), e.ended_s) for e in measured(epochs)]
 
 
 def stretched_share(
-    records: Iterable[EpochRecord], chosen: Iterable[int], asked_step_s: Mapping[str, float]
+    records: Iterable[EpochRecord], chosen: Iterable[int], target_step_s: Mapping[str, float]
 ) -> float | None:
-    """By how much the padded phases took longer than asked, over all peers; None: nothing was padded.
+    """Return the share by which the padded phases exceeded their target, over all peers. None: nothing was padded.
 
-    `chosen`: the epochs that count. `asked_step_s`: seconds of one reported step by VM; 0, or no such VM: not padded.
+    `chosen`: the epochs that count. `target_step_s`: seconds of one reported step by VM; VMs with 0, or without an entry,
+    are not padded.
     """
-    wanted = set(chosen)
-    asked_s = overrun_s = 0.0
+    counted = set(chosen)
+    target_s = overrun_s = 0.0
     for r in records:
-        step_s = asked_step_s.get(r.vm, 0.0)
-        if r.epoch in wanted and step_s > 0:
-            asked_s += r.steps * step_s
+        step_s = target_step_s.get(r.vm, 0.0)
+        if r.epoch in counted and step_s > 0:
+            target_s += r.steps * step_s
             overrun_s += r.forward_s + r.backward_s - r.steps * step_s
-    return max(0.0, overrun_s) / asked_s if asked_s > 0 else None
+    return max(0.0, overrun_s) / target_s if target_s > 0 else None
 
 
 def host_trust(
     switch: Mapping[str, Any], pace: Sequence[PaceSecond], spans: Sequence[Span], stretched: float | None
 ) -> dict[str, Any]:
-    """meta's `host`: the figures, whether one is beyond its limit, and why. Figures nobody measured are None.
+    """Return meta's `host`: the figures, whether one exceeds its limit, and why. None: not measured.
 
-    `switch`: the last switch.json, `spans`: the measured epochs. `busy_share` is a figure without a limit.
+    `switch`: the last switch.json. `spans`: the measured epochs. `busy_share` has no limit.
     """
     packets = _packets(switch, spans)
     sleeps = [row for row in pace if _inside(row.second, spans)]
@@ -124,8 +128,8 @@ def host_trust(
     }
 
 
-def told(host: Mapping[str, Any] | None) -> str:
-    """One sentence for a person: what was too much, or what was measured; "" where nobody watched."""
+def describe_host(host: Mapping[str, Any] | None) -> str:
+    """Describe `host` in one clause: the limits exceeded, else the measured values. "" if nothing was measured."""
     known = host or {}
     if known.get("contended") is None:
         return ""
@@ -142,14 +146,17 @@ def told(host: Mapping[str, Any] | None) -> str:
 
 
 def _packets(switch: Mapping[str, Any], spans: Sequence[Span]) -> tuple[float | None, float | None] | None:
-    """(worst lateness, share over 10 ms) within the spans; None: the switch does not say, or no longer."""
+    """Return (worst lateness, share over 10 ms) within the spans.
+
+    None if the switch does not report by second, or has already dropped seconds of the spans.
+    """
     rows: list[Sequence[float]] | None = switch.get("by_second")
     if rows is None or not spans:
         return None
     late: dict[str, int] = switch.get("late") or {}
     counted = sum(int(n) for n in late.values())
-    forgotten = counted > sum(int(row[1]) for row in rows)
-    if forgotten and min(begin for begin, _ in spans) < min((row[0] for row in rows), default=math.inf):
+    truncated = counted > sum(int(row[1]) for row in rows)
+    if truncated and min(begin for begin, _ in spans) < min((row[0] for row in rows), default=math.inf):
         return None
     inside = [row for row in rows if _inside(int(row[0]), spans)]
     packets = sum(int(row[1]) for row in inside)
@@ -159,7 +166,7 @@ def _packets(switch: Mapping[str, Any], spans: Sequence[Span]) -> tuple[float | 
 
 
 def _inside(second: int, spans: Sequence[Span]) -> bool:
-    """Whether part of that second lies in one of the spans."""
+    """Whether the second overlaps one of the spans."""
     return any(begin < second + 1 and second < end for begin, end in spans)
 
 

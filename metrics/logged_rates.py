@@ -1,9 +1,9 @@
-"""The epochs' rates that a watcher logged: the study's mean of them, and which of them our `sps` leaves out. Pure.
+"""Epoch rates logged by a swarm monitor: the paper's mean of them, and the ones that our `sps` leaves out. Pure.
 
-The authors' monitor logs a rate each time the swarm's epoch number changes, also where it changes back (a peer that
-is behind, a swarm that starts anew), and the rate 0 where it had seen no samples. Their throughput
-(`get_hivemind_runs` of `03-throughput-analysis.ipynb` in github.com/cirquit/hivemind-multi-cloud; PAPER.md, "What the
-authors' columns mean") is the mean of all of them but the first.
+The authors' monitor logs a rate whenever the swarm's epoch number changes, even if it decreases (a peer is behind, or
+the swarm started over), and logs the rate 0 if it had seen no samples. Their throughput (`get_hivemind_runs` of
+`03-throughput-analysis.ipynb` in github.com/cirquit/hivemind-multi-cloud; PAPER.md, "What the authors' columns mean") is
+the mean of all these rates except the first.
 """
 
 from __future__ import annotations
@@ -17,23 +17,26 @@ from metrics.stats import Estimate, mean_interval
 
 @dataclass(frozen=True, slots=True)
 class LoggedRate:
-    """One row of the watcher's log that ended an epoch."""
+    """One row of the monitor's log that ended an epoch."""
 
     epoch: int | None  # None: the row has no epoch number
-    sps: float | None  # None: the row has no rate, and none follows from what it has
+    sps: float | None  # None: the row has no rate, and none can be computed from it
 
 
-def study_throughput(rates: Sequence[LoggedRate]) -> Estimate | None:
-    """Mean of all rates but the first row's, 0 and epochs recorded again included; None where no rate is above 0."""
+def paper_throughput(rates: Sequence[LoggedRate]) -> Estimate | None:
+    """Return the mean of all rates except the first row's.
+
+    Rates of 0 and repeated epochs count. None if no rate is above 0.
+    """
     counted = [r.sps for r in rates[1:] if r.sps is not None]
     return mean_interval(counted) if any(counted) else None
 
 
 def left_out(rates: Sequence[LoggedRate], measured: Collection[int]) -> str:
-    """Which of the rows that the study counts are not in `sps`, and why; empty where all are.
+    """List the rows that the paper counts and `sps` does not, with the reason. Empty if there are none.
 
-    `measured`: the epochs behind `sps`. Of several rows of one epoch, and of rows whose number goes back, only the
-    first row that reached the number is used.
+    `measured`: the epochs that `sps` counts. If an epoch has several rows, or the number decreases, `sps` uses only the
+    first row that reached the number.
     """
     rows = Counter(r.epoch for r in rates)
     named: dict[str, list[int]] = {}

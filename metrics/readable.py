@@ -18,7 +18,7 @@ def number(value: float | None, digits: int = 4) -> str:
         return "unknown"
     if 0 < abs(value) < 0.001:
         return "< 0.001" if value > 0 else "> -0.001"
-    return f"{value:,.0f}" if abs(value) >= 10**digits else f"{value:.{digits}g}"
+    return f"{value:,.0f}" if abs(value) >= 10**digits - 0.5 else f"{value:.{digits}g}"
 
 
 def usd(amount: Decimal | float | None) -> str:

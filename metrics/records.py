@@ -1,8 +1,8 @@
-"""The record types: everything measured is one of these flat, frozen rows.
+"""Record types: every measurement is stored as one of these flat, frozen rows.
 
 Units are in the field names. `at_s`, `began_s`, `ended_s` are unix seconds (for the timeline);
-durations come from one monotonic clock per process. All values are raw: nothing here is
-multiplied back to the study's scale (`metrics.epochs.scaling` does that, in one place).
+durations come from one monotonic clock per process. All values are raw. `metrics.epochs.scaling` is
+the only place that converts them to full scale.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from enum import StrEnum
 __all__ = [
     "OUT_OF_SYNC",
     "PHASES",
+    "SWARM_LOST",
     "TABLES",
     "EgressRecord",
     "EpochRecord",
@@ -31,32 +32,36 @@ __all__ = [
 ]
 
 PHASES = ("load", "move", "forward", "backward", "optimizer_local", "optimizer_sync", "other")
-OUT_OF_SYNC = "out of sync"  # the code of a reason in EpochRecord.dropped: the peer loaded the state again
+OUT_OF_SYNC = (
+    "out of sync"  # code of a reason in EpochRecord.dropped: the peer reloaded the state from others
+)
+# EventRecord.kind: every peer that trained was lost, and with them the model's state.
+SWARM_LOST = "swarm_lost"
 
 
 @dataclass(frozen=True, slots=True)
 class EventRecord:
-    """One fact of the control plane; the `events` table is the controller's journal."""
+    """One entry of the controller's journal, the `events` table."""
 
     seq: int
     at_s: float
     kind: str  # e.g. "run_created", "intent", "requested", "observed", "transition", "run_ended"
-    slot: str  # "" for a fact of the whole run
-    generation: int  # -1 for a fact of the whole run
+    slot: str  # "" if the entry is about the whole run
+    generation: int  # -1 if the entry is about the whole run
     vm: str
     from_state: str
     to_state: str
     cause: str
-    data_json: str  # what a restarted controller needs to rebuild itself
+    data_json: str  # what a restarted controller needs to restore its state
 
 
 def fell_out_of_sync(dropped: str) -> bool:
-    """Whether `EpochRecord.dropped` has the reason with the code OUT_OF_SYNC: "<code>: <words>", ";"-joined."""
+    """Whether `EpochRecord.dropped`, reasons "<code>: <detail>" joined by ";", has one with the code OUT_OF_SYNC."""
     return any(reason.partition(":")[0] == OUT_OF_SYNC for reason in dropped.split(";"))
 
 
 class VmEnd(StrEnum):
-    """Why a VM ended: the code that `VmRecord.end_cause` begins with."""
+    """Why a VM ended. `VmRecord.end_cause` begins with this code."""
 
     PREEMPTED = "preempted"
     TERMINATED = "terminated"
@@ -66,19 +71,19 @@ class VmEnd(StrEnum):
 
 
 def end_cause(end: VmEnd, detail: str = "") -> str:
-    """The text of `VmRecord.end_cause`: a code, and after a colon what a person may want to know."""
+    """Return the text of `VmRecord.end_cause`: the code, and the detail after a colon."""
     return f"{end}: {detail}" if detail else str(end)
 
 
 def end_of(text: str) -> VmEnd | None:
-    """The code of an `end_cause`; None where the text has none."""
+    """Return the code of an `end_cause`, or None if the text has none."""
     code = text.partition(":")[0]
     return next((end for end in VmEnd if end == code), None)
 
 
 @dataclass(frozen=True, slots=True)
 class VmRecord:
-    """One VM, billed from request to end."""
+    """One VM. It is billed from request to end."""
 
     vm: str
     slot: str
@@ -93,17 +98,17 @@ class VmRecord:
     requested_s: float
     ready_s: float | None
     ended_s: float | None
-    end_cause: str  # "": it lives, or nobody knows; else as `end_cause` writes it
+    end_cause: str  # in the format of `end_cause`; "": still running, or unknown
 
     @property
     def end(self) -> VmEnd | None:
-        """The code of `end_cause`; None: it lives, or nobody knows."""
+        """The code of `end_cause`. None: still running, or unknown."""
         return end_of(self.end_cause)
 
 
 @dataclass(frozen=True, slots=True)
 class ProgressRecord:
-    """One scrape of the DHT for one peer, or for the whole swarm (vm = "")."""
+    """Progress of one peer, or of the whole swarm (vm = ""), as read from the DHT."""
 
     at_s: float
     vm: str
@@ -116,9 +121,10 @@ class ProgressRecord:
 
 @dataclass(frozen=True, slots=True)
 class EpochRecord:
-    """One peer's hivemind epoch. calc_s + optimizer_sync_s = wall time of the epoch on this peer's clock, pauses left out.
+    """One peer's hivemind epoch.
 
-    Where communication is not overlapped with calculation, comm_s = optimizer_sync_s.
+    calc_s + optimizer_sync_s = wall time of the epoch on this peer's clock, without pauses. If communication does not
+    overlap with calculation, comm_s = optimizer_sync_s.
     """
 
     vm: str
@@ -135,39 +141,40 @@ class EpochRecord:
     optimizer_sync_s: float
     other_s: float
     calc_s: float  # wall time outside the synchronising optimizer step
-    comm_s: float  # wall time of the round, behind calculation or not
+    comm_s: float  # wall time of the round, overlapped with calculation or not
     loss: float | None  # None: not a finite number (training diverged)
-    group_size: int  # peers that averaged together in this round; 1: nobody else was there
+    group_size: int  # peers that averaged together in this round; 1: this peer alone
     dropped: str  # "" or why part of the round was lost ("received 43 %", "local gradients", ...), ";"-joined
-    ran: str  # the network that really ran: "digits (emulates ConvNextLarge on T4)" or "ConvNextLarge"
+    ran: str  # the network that was actually trained: "digits (emulates ConvNextLarge on T4)" or "ConvNextLarge"
 
     @property
     def overlapped_s(self) -> float:
-        """Seconds of the round in which the peer calculated (`swarm.overlap`)."""
+        """Seconds of the round during which the peer calculated (`swarm.overlap`)."""
         return max(0.0, self.comm_s - self.optimizer_sync_s)
 
 
 @dataclass(frozen=True, slots=True)
 class EgressRecord:
-    """IP bytes (headers and retransmissions included) a VM sent to one address in one epoch's phase.
+    """IP bytes, headers and retransmissions included, that a VM sent to one address in one phase of an epoch.
 
-    "joining": before its first epoch; "leaving": after the last one (its own, 0: it ended none).
+    The phase "joining" is before the VM's first epoch, "leaving" after its last one (`epoch` is that one, 0 if it ended
+    none).
     """
 
     vm: str
     epoch: int
     dst_address: str
-    phase: str  # "settling" (calculating, but others still fetch the last round's parts), "calc", "comm", "joining" or "leaving"
+    phase: str  # "settling" (calculating while others still fetch parts of the last round), "calc", "comm", "joining", "leaving"
     seconds: float  # wall time of that phase, for the rate of control traffic
     bytes: int
-    # What the peer's program handed over for that address: gradients and state, without headers or what says what they are.
-    # A ledger of its own beside the kernel's, whole in the phase "comm" (and "leaving"); None: nobody counted.
+    # Payload that the peer's program passed to the socket for that address: gradients and state, without headers and
+    # metadata. Counted separately from the kernel's bytes, all of it in the phase "comm" (and "leaving"). None: not counted.
     model_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class IngressRecord:
-    """Bytes of training data a VM read in one epoch, by where they came from."""
+    """Bytes of training data that a VM read in one epoch, by source."""
 
     vm: str
     epoch: int
@@ -177,7 +184,7 @@ class IngressRecord:
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """One training step of a peer; the phases add up to wall_s by construction."""
+    """One training step of a peer. The phases add up to wall_s by construction."""
 
     vm: str
     step: int
@@ -196,29 +203,31 @@ class StepRecord:
 
 @dataclass(frozen=True, slots=True)
 class SwarmEpochRecord:
-    """One hivemind epoch as a watcher of the whole swarm logged it (the study's monitor).
+    """One hivemind epoch of the whole swarm, as logged by the paper's monitor.
 
-    Our own runs have none: their epochs follow from the peers' records.
+    Our own runs have none: their epochs are derived from the peers' records.
     """
 
     epoch: int  # the epoch that this record ends, counted as in EpochRecord
     ended_s: float
-    duration_s: float | None  # the watcher's wall time since the end of the one before; None: not logged
+    duration_s: float | None  # the monitor's wall time since the end of the previous epoch; None: not logged
     samples: int  # of all peers
-    sps: float | None  # the rate as the watcher logged it; 0: nothing was trained, the epoch does not count
+    sps: float | None  # the rate that the monitor logged; 0: nothing was trained, the epoch does not count
 
 
 @dataclass(frozen=True, slots=True)
 class JoinRecord:
-    """How one VM's peer came to its first training step."""
+    """How one VM's peer joined the swarm."""
 
     vm: str
     at_s: float  # when it began to train
     state_s: float  # wall seconds of the download of the swarm's state; 0: it began with the others
-    state_bytes: int | None  # of weights, statistics and averaged gradients that arrived; None: not measured
-    from_epoch: int  # the epoch it took over; 0: it began with the others
-    donor: str | None = None  # the VM that gave it; "": nothing was downloaded; None: not said
-    resumed: int | None = None  # how often a cut download went on where it was; None: not said
+    state_bytes: (
+        int | None
+    )  # weights, optimizer statistics and averaged gradients received; None: not measured
+    from_epoch: int  # the epoch of the downloaded state; 0: it began with the others
+    donor: str | None = None  # the VM that sent the state; "": nothing was downloaded; None: not reported
+    resumed: int | None = None  # how often an interrupted download was resumed; None: not reported
 
 
 TABLES = {

@@ -1,7 +1,8 @@
-"""All that a finished or running run's records give, worked out once: what summary and report draw from."""
+"""Everything computed from the records of a run, finished or not. Summary and report read it from here."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -14,14 +15,16 @@ from cloud.targets import target_of
 from metrics.cost.bill import ledger
 from metrics.cost.ledger import Ledger, Terms
 from metrics.cost.preemptions import Preemptions, preemptions
-from metrics.epochs.restarts import last_life
-from metrics.epochs.scaling import Scales, study_epochs, study_ingress_bytes
+from metrics.epochs.restarts import records_before_restart
+from metrics.epochs.scaling import Scales, full_scale_epochs, full_scale_ingress_bytes
 from metrics.epochs.throughput import SwarmEpoch, swarm_epochs, throughput_epoch_mean
 from metrics.events.joins import Join, Price, join_costs
-from metrics.logged_rates import LoggedRate, study_throughput
+from metrics.logged_rates import LoggedRate, paper_throughput
 from metrics.records import (
+    SWARM_LOST,
     EgressRecord,
     EpochRecord,
+    EventRecord,
     IngressRecord,
     ProgressRecord,
     SwarmEpochRecord,
@@ -42,12 +45,12 @@ from metrics.traffic import (
     traffic,
 )
 
-# Backblaze B2: where the study's data came from, and what its logs' stores and our embedded one stand for.
-_STUDY_STORE = "b2"
+# Backblaze B2, where the paper's data came from. The stores of imported logs and our embedded store are billed as this.
+_PAPER_STORE = "b2"
 
 
 class Records(Protocol):
-    """What of `metrics.store.database.RunStore` is read here."""
+    """The part of `metrics.store.database.RunStore` that is used here."""
 
     def records(self, table: str) -> list[Any]: ...
 
@@ -56,32 +59,33 @@ class Records(Protocol):
 
 @dataclass(frozen=True)
 class RunNumbers:
-    """Epochs raw and at study scale, traffic, ingress, the bill, meters against the switch."""
+    """Epochs (raw and at full scale), traffic, ingress, the bill, and the meters compared with the switch."""
 
     meta: RunMeta
     terms: Terms
-    notes: tuple[str, ...]  # what had to be assumed, as sentences
+    notes: tuple[str, ...]  # assumptions made, as sentences
     vms: tuple[VmRecord, ...]
     raw: tuple[SwarmEpoch, ...]
-    study: tuple[SwarmEpoch, ...]
+    study: tuple[SwarmEpoch, ...]  # at full scale
     flows: tuple[Flow, ...]
-    matrix: tuple[Traffic, ...]  # at study scale
+    matrix: tuple[Traffic, ...]  # at full scale
     raw_ingress: Mapping[str, int]  # network bytes by VM
     cache_bytes: int
-    ingress: Mapping[str, float | None]  # at study scale
+    ingress: Mapping[str, float | None]  # at full scale
     bill: Ledger
     agreement: Agreement | None
     tails: Mapping[tuple[str, str], int]
     preemptions: Preemptions
     joins: tuple[Join, ...]
-    forgotten_epochs: int  # trained before all peers were lost at once: no part of the other figures
-    logged_rates: tuple[
-        LoggedRate, ...
-    ]  # of an imported run's monitor, the first epoch's included; else empty
+    discarded_epochs: int  # trained before all peers were lost at once; not part of the other figures
+    discarded_by_vm: Mapping[str, int]  # the same, per VM that took part in them
+    lost_s: tuple[float, ...]  # unix: when every peer that trained was lost, from the journal
+    # Of an imported run's monitor, the first epoch's included; else empty.
+    logged_rates: tuple[LoggedRate, ...]
 
     @classmethod
     def of(cls, store: Records) -> RunNumbers:
-        """Read a run. Raises metrics.store.database.StoreError when it cannot be read."""
+        """Read a run. Raises metrics.store.database.StoreError if it cannot be read."""
         meta = store.run_meta()
         terms, notes = terms_of(meta)
         vms: list[VmRecord] = store.records("vms")
@@ -91,7 +95,7 @@ class RunNumbers:
         ingress: list[IngressRecord] = store.records("ingress")
         watched: list[SwarmEpochRecord] = store.records("swarm_epochs")
         raw = swarm_epochs(epochs, meta.warmup_epochs, progress, terms.raw_target, vms, watched)
-        study = study_epochs(raw, terms.scales, terms.raw_target)
+        full_scale = full_scale_epochs(raw, terms.scales, terms.raw_target)
         found = flows(
             egress,
             terms.addresses,
@@ -100,24 +104,34 @@ class RunNumbers:
             public=terms.public,
             internal=terms.internal,
         )
-        matrix = traffic(found, study, terms.scales, [row.vm for row in vms])
+        matrix = traffic(found, full_scale, terms.scales, [row.vm for row in vms])
         read = {row.vm: 0 for row in vms}
         for record in ingress:
             read[record.vm] = read.get(record.vm, 0) + record.network_bytes
         samples: dict[str, float] = {}
-        for epoch in study:
+        for epoch in full_scale:
             for p in epoch.peers:
                 samples[p.vm] = samples.get(p.vm, 0.0) + p.samples
         study_read = {
-            vm: study_ingress_bytes(count, samples.get(vm, 0.0), terms.bytes_per_sample, terms.scales)
+            vm: full_scale_ingress_bytes(count, samples.get(vm, 0.0), terms.bytes_per_sample, terms.scales)
             for vm, count in read.items()
         }
+        discarded = records_before_restart(epochs, vms)
+        events: list[EventRecord] = store.records("events")
         nic = meta.logs.nic
-        if nic is not None:  # a log without counters read something all the same
+        if nic is not None:  # a VM whose log has no counters did read data
             study_read |= {vm: None for vm in read if vm not in nic}
         now = _end(meta, vms, epochs, progress)
         bill = ledger(
-            vms, now, raw, study, found, study_read, terms, first_trained_s(progress), last_epoch_of(meta)
+            vms,
+            now,
+            raw,
+            full_scale,
+            found,
+            study_read,
+            terms,
+            first_trained_s(progress),
+            last_epoch_of(meta),
         )
         pairs = switch_pairs(meta.switch)
         meter = pair_bytes(found)
@@ -129,7 +143,7 @@ class RunNumbers:
             notes=notes,
             vms=tuple(vms),
             raw=tuple(raw),
-            study=tuple(study),
+            study=tuple(full_scale),
             flows=tuple(found),
             matrix=tuple(matrix),
             raw_ingress=read,
@@ -139,39 +153,41 @@ class RunNumbers:
             agreement=agreement(meter, pairs, alive) if pairs is not None else None,
             tails=died,
             preemptions=preemptions(
-                vms, store.records("events"), epochs, store.records("joins"), raw, study, terms.scales, now
+                vms, events, epochs, store.records("joins"), raw, full_scale, terms.scales, now
             ),
             joins=tuple(join_costs(store.records("joins"), vms, terms.scales, _priced(terms))),
-            forgotten_epochs=_forgotten(epochs, vms),
+            discarded_epochs=len({r.epoch for r in discarded}),
+            discarded_by_vm=Counter(vm for vm, _ in {(r.vm, r.epoch) for r in discarded}),
+            lost_s=tuple(event.at_s for event in events if event.kind == SWARM_LOST),
             logged_rates=_logged_rates(meta.logs.epoch_rates, watched),
         )
 
     def epoch_mean(self) -> Estimate | None:
-        """The study's throughput: the mean of the rates that its monitor logged, else of the measured epochs' own."""
-        return study_throughput(self.logged_rates) if self.logged_rates else throughput_epoch_mean(self.study)
+        """Throughput as the paper computes it: mean of the monitor's logged rates, else of the measured epochs' rates."""
+        return paper_throughput(self.logged_rates) if self.logged_rates else throughput_epoch_mean(self.study)
 
     def data_bytes_by_switch(self) -> int | None:
-        """IP bytes that the switch saw from the store to the VMs: what they read, with its headers."""
+        """IP bytes that the switch forwarded from the store to the VMs, headers included. None without a switch."""
         pairs = switch_pairs(self.meta.switch)
         names = {row.vm for row in self.vms}
         return None if pairs is None else sum(n for (a, b), n in pairs.items() if a == STORE and b in names)
 
     def slot(self, node: str) -> str:
-        """A VM's slot; other nodes' own names."""
+        """Return the slot of a VM; for other nodes, their name."""
         return next((row.slot for row in self.vms if row.vm == node), node)
 
 
 def _logged_rates(
     logged: Sequence[tuple[int | None, float | None]] | None, watched: Sequence[SwarmEpochRecord]
 ) -> tuple[LoggedRate, ...]:
-    """As the importer kept them; a run imported before it did has each epoch's first rate only."""
+    """Return the rates that the importer stored. Runs of older importers have only the first rate of each epoch."""
     if logged is None:
         return tuple(LoggedRate(r.epoch, r.sps) for r in sorted(watched, key=lambda r: r.epoch))
     return tuple(LoggedRate(epoch, sps) for epoch, sps in logged)
 
 
 def terms_of(meta: RunMeta) -> tuple[Terms, tuple[str, ...]]:
-    """What a run's dollars depend on, from its meta, and what had to be assumed."""
+    """Return the pricing terms of a run from its meta, and the assumptions made."""
     notes: list[str] = []
     book: PriceBook | None = None
     known = meta.price_book
@@ -184,10 +200,10 @@ def terms_of(meta: RunMeta) -> tuple[Terms, tuple[str, ...]]:
     embedded = meta.emulated and not rented
     if book is not None and (embedded or (meta.imported and not store)):
         sellers = book.store_providers()
-        if (store or "").split("/")[0] not in sellers and (len(sellers) == 1 or _STUDY_STORE in sellers):
-            store = _STUDY_STORE if _STUDY_STORE in sellers else sellers[0]
+        if (store or "").split("/")[0] not in sellers and (len(sellers) == 1 or _PAPER_STORE in sellers):
+            store = _PAPER_STORE if _PAPER_STORE in sellers else sellers[0]
             which = "embedded store" if embedded else "store, which the log does not name,"
-            notes.append(f"The {which} is billed as {store}, as {book.name} prices it.")
+            notes.append(f"The {which} is billed as {store}, at the prices of {book.name}.")
     per_sample = meta.model.bytes_per_sample if meta.model else None
     target = meta.raw_target_batch_size
     terms = Terms(
@@ -200,7 +216,7 @@ def terms_of(meta: RunMeta) -> tuple[Terms, tuple[str, ...]]:
         store_location=store,
         dataset_bytes=meta.dataset_bytes,
         price_changes=_price_changes(meta.price_changes),
-        # what a rented VM sends to no node of the run (the controller's machine, strangers) leaves its cloud
+        # bytes of a rented VM to addresses outside the run (such as the controller's machine) leave its cloud
         elsewhere=INTERNET if rented else "",
         public=rented,
         internal=meta.internal_addresses,
@@ -210,18 +226,21 @@ def terms_of(meta: RunMeta) -> tuple[Terms, tuple[str, ...]]:
 
 
 def _priced(terms: Terms) -> Price | None:
-    """What bytes from one location to another cost; of VMs that may reach each other at two addresses, at the dearer one."""
+    """Return the price of bytes between two locations.
+
+    If VMs may reach each other at an internal or a public address, the higher price applies.
+    """
     book = terms.book
     return None if book is None else lambda src, dst, count: book.egress(src, dst, count, public=terms.public)
 
 
 def last_epoch_of(meta: RunMeta) -> int | None:
-    """The run's last epoch, warm-up included; None: not known."""
+    """Return the number of the run's last epoch, warm-up included. None: unknown."""
     return meta.warmup_epochs + meta.epochs or None
 
 
 def first_trained_s(progress: Iterable[ProgressRecord]) -> dict[str, float]:
-    """When each VM was first seen to have samples of its own, unix s."""
+    """Return when each VM first reported samples, unix s."""
     found: dict[str, float] = {}
     for row in progress:
         if row.vm and row.samples > 0:
@@ -234,29 +253,20 @@ def _epoch_ceiling(known: EgressCeiling | None) -> tuple[Decimal, float] | None:
 
 
 def _price_changes(known: Mapping[str, Sequence[Sequence[Any]]]) -> dict[str, list[tuple[float, Decimal]]]:
-    """(until unix s, USD an hour) by VM, from the meta's JSON."""
+    """Parse the meta's JSON into (until unix s, USD per hour) by VM."""
     return {vm: [(float(row[0]), Decimal(str(row[1]))) for row in rows] for vm, rows in known.items()}
 
 
 @lru_cache(maxsize=8)
 def _book(text: str, name: str) -> PriceBook:
-    """A run's own price book, read once: the budget's guard asks for the bill every few seconds."""
+    """Parse a run's price book. Cached, because the budget guard computes the bill every few seconds."""
     return PriceBook.from_text(text, name)
-
-
-def _forgotten(epochs: list[EpochRecord], vms: list[VmRecord]) -> int:
-    """Swarm epochs of the lives before the last one."""
-    kept = last_life(epochs, vms)
-    if not kept or len(kept) == len(epochs):
-        return 0
-    began_s = kept[0].began_s
-    return len({r.epoch for r in epochs if r.began_s < began_s})
 
 
 def _end(
     meta: RunMeta, vms: list[VmRecord], epochs: list[EpochRecord], progress: list[ProgressRecord]
 ) -> float:
-    """Up to when a VM without an end is billed: the run's end, else the last thing that was recorded."""
+    """Return until when VMs without an end are billed: the run's end, else the time of the last record."""
     if meta.ended_s:
         return float(meta.ended_s)
     times = [row.ended_s or row.requested_s for row in vms]

@@ -1,4 +1,4 @@
-"""A run's dollars on the measured basis: whole, by link, and while it trains steadily; other prices for it."""
+"""Cost of a run from measured quantities: the whole run, its steady state, and repricing with another price book."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from cloud.prices.book import PriceBook
 from metrics.cost.ledger import KINDS, Ledger, data_lines, egress_lines
-from metrics.epochs.scaling import study_ingress_bytes
+from metrics.epochs.scaling import full_scale_ingress_bytes
 from metrics.epochs.throughput import SwarmEpoch, measured
 from metrics.records import IngressRecord, VmRecord
 from metrics.run import Records, RunNumbers
@@ -19,9 +19,9 @@ from metrics.traffic import traffic
 
 
 class Repriced:
-    """A run's records as if it had been billed by another price book; RunNumbers.of reads it like a store.
+    """View of a run's store with the prices of another price book, for `RunNumbers.of`.
 
-    Prices are the book's newest. A VM that the book does not price is unknown.
+    The book's newest prices apply. The price of a VM that is not in the book is unknown.
     """
 
     def __init__(self, store: Records, book: PriceBook) -> None:
@@ -29,26 +29,26 @@ class Repriced:
         self._book = book
 
     def records(self, table: str) -> list[Any]:
-        """The table's rows; VMs with the book's prices."""
+        """Return the rows of a table, VMs with the book's prices."""
         rows = self._store.records(table)
         return [self._vm(row) for row in rows] if table == "vms" else rows
 
     def columns(self, table: str, *names: Any) -> dict[str, list[Any]]:
-        """Any table but `vms`, by column, as the store gives it. Raises ValueError for that one."""
+        """Return a table by column, as the store does. Raises ValueError for `vms`, which is repriced by row."""
         if table == "vms":
-            raise ValueError("the VMs of a run at other prices are read by row")
+            raise ValueError("columns() cannot reprice the table vms; use records()")
         store: Any = self._store
         return store.columns(table, *names)
 
     def run_meta(self) -> RunMeta:
-        """The run's meta with the book as its own."""
+        """Return the run's meta with this price book."""
         book = PriceBookMeta(name=self._book.name, sha256=self._book.sha256, csv=self._book.text)
         return replace(self._store.run_meta(), price_book=book)
 
     def _vm(self, row: VmRecord) -> VmRecord:
         price = self._book.vm(row.location, row.accelerator, row.use_spot)
         if price is None and row.price_source == self._book.name:
-            return row  # its region is unknown, and the importer found its price in this book
+            return row  # the VM's region is unknown; the importer took its price from this book
         if price is None:
             return replace(row, usd_per_h=None, price_source=f"not in {self._book.name}")
         return replace(row, usd_per_h=price.usd, price_source=f"{self._book.name}: {price.source}")
@@ -56,7 +56,7 @@ class Repriced:
 
 @dataclass(frozen=True)
 class Whole:
-    """All of a run, start-up and warm-up included. None: unknown."""
+    """Cost of the whole run, start-up and warm-up included. None: unknown."""
 
     bill: Ledger
     vm_hours: Decimal
@@ -64,22 +64,22 @@ class Whole:
 
     @property
     def usd_per_vm_h(self) -> Decimal | None:
-        """All dollars / hours of the VMs that train."""
+        """Total dollars / hours of the training VMs."""
         total = self.bill.sum()
         return total / self.vm_hours if total is not None and self.vm_hours else None
 
     @property
     def usd_per_1m(self) -> Decimal | None:
-        """All dollars / all samples x 10^6."""
+        """Total dollars / total samples x 10^6."""
         total = self.bill.sum()
         return total / Decimal(repr(self.samples)) * 1_000_000 if total is not None and self.samples else None
 
 
 @dataclass(frozen=True)
 class Steady:
-    """The measured epochs only, at first-tier prices onward. $ an hour of a VM by kind; None: unknown."""
+    """Cost of the measured epochs only, with price tiers counted from the first byte. None: unknown."""
 
-    usd_per_vm_h: Mapping[str, Decimal | None]  # "vm", "egress", "data"
+    usd_per_vm_h: Mapping[str, Decimal | None]  # by kind: "vm", "egress", "data"
     vm_hours: float
     samples: float
     epochs: int
@@ -87,13 +87,13 @@ class Steady:
 
     @property
     def total_usd_per_vm_h(self) -> Decimal | None:
-        """All kinds together."""
+        """Sum over all kinds."""
         known = [usd for usd in self.usd_per_vm_h.values() if usd is not None]
         return sum(known, Decimal(0)) if len(known) == len(self.usd_per_vm_h) else None
 
     @property
     def usd_per_1m(self) -> Decimal | None:
-        """Their dollars / their samples x 10^6."""
+        """Dollars / samples x 10^6."""
         per_h = self.total_usd_per_vm_h
         if per_h is None or not self.samples:
             return None
@@ -101,17 +101,20 @@ class Steady:
 
 
 def whole(run: RunNumbers, samples: float | None = None) -> Whole:
-    """The run's bill with what it is divided by. `samples`: of all epochs, unless given (one VM has none)."""
+    """Return the run's bill with its VM hours and samples.
+
+    `samples`: default the sum over the epochs; pass it for a run of one VM, which has no epochs.
+    """
     seconds = [line.quantity or 0.0 for line in run.bill.lines if line.kind == "vm"]
     hours = Decimal(repr(math.fsum(seconds))) / 3600
     return Whole(run.bill, hours, math.fsum(e.samples for e in run.study) if samples is None else samples)
 
 
 def steady(run: RunNumbers, ingress: Iterable[IngressRecord]) -> Steady | None:
-    """Dollars an hour of a VM in the measured epochs; None without one in which somebody's log has a part.
+    """Return dollars per VM hour in the measured epochs. None if no measured epoch has records of peers.
 
-    A VM's time is the swarm's: each measured epoch's wall time for each of its peers. Bytes sent before the
-    first epoch and after the last are not in it.
+    Each peer of a measured epoch is billed for the epoch's wall time of the swarm. Bytes sent before the first epoch and
+    after the last are not counted.
     """
     chosen = [e for e in measured(run.study) if e.peers]
     hours = math.fsum((e.duration_s or 0.0) * len(e.peers) for e in chosen) / 3600
@@ -144,9 +147,9 @@ def steady(run: RunNumbers, ingress: Iterable[IngressRecord]) -> Steady | None:
 
 
 def usd_per_1m(run: RunNumbers, epoch: SwarmEpoch | None = None) -> float | None:
-    """VMs and egress of the measured epochs, or of one, dollars a million samples.
+    """Return dollars per million samples for VMs and egress, over the measured epochs or of one.
 
-    Without the training data, which costs every run the same by the sample.
+    Training data is left out, because its cost per sample is the same for every run.
     """
     found = steady(run if epoch is None else replace(run, study=(epoch,)), ())
     if found is None or not found.samples:
@@ -157,17 +160,17 @@ def usd_per_1m(run: RunNumbers, epoch: SwarmEpoch | None = None) -> float | None
 
 
 def not_billed(run: RunNumbers) -> list[str]:
-    """What is in no sum although somebody pays for it, as sentences."""
-    told: list[str] = []
+    """List the costs that are in none of the sums, as sentences."""
+    found: list[str] = []
     files = run.meta.logs.files or ()
-    watchers = sorted({str(f.get("host") or f.get("file")) for f in files if f.get("role") == "monitor"})
-    if watchers:
-        told.append(
-            f"The monitor's VM ({', '.join(watchers)}) is not billed: the logs do not say what it was."
+    monitors = sorted({str(f.get("host") or f.get("file")) for f in files if f.get("role") == "monitor"})
+    if monitors:
+        found.append(
+            f"The monitor's VM ({', '.join(monitors)}) is not billed: the logs do not say which instance it was."
         )
     if run.terms.dataset_bytes is None:
-        told.append("Keeping the data set is not billed: it is there with or without the run.")
-    return told
+        found.append("Storage of the data set is not billed: it exists with or without the run.")
+    return found
 
 
 def _unpriced(run: RunNumbers, vm_usd: Decimal | None) -> list[str]:
@@ -177,7 +180,7 @@ def _unpriced(run: RunNumbers, vm_usd: Decimal | None) -> list[str]:
 
 
 def _read(run: RunNumbers, ingress: Iterable[IngressRecord], epochs: set[int]) -> dict[str, float | None]:
-    """Bytes read in some epochs by VM, at study scale."""
+    """Return the bytes that each VM read in the given epochs, at full scale."""
     counted: dict[tuple[str, int], int] = {}
     for record in ingress:
         key = (record.vm, record.epoch)
@@ -187,7 +190,7 @@ def _read(run: RunNumbers, ingress: Iterable[IngressRecord], epochs: set[int]) -
         if epoch.epoch not in epochs:
             continue
         for p in epoch.peers:
-            count = study_ingress_bytes(
+            count = full_scale_ingress_bytes(
                 counted.get((p.vm, epoch.epoch), 0), p.samples, run.terms.bytes_per_sample, run.terms.scales
             )
             sofar = read.get(p.vm, 0.0)

@@ -1,4 +1,4 @@
-"""What the peers of a run sent each other in its measured epochs, bytes at the study's scale."""
+"""Traffic between the peers of a run in its measured epochs, in bytes at full scale."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _OUTSIDE = ("joining", "leaving")
 
 
 def peer_flows(run: RunNumbers, epochs: Iterable[SwarmEpoch]) -> list[Flow]:
-    """What peers sent each other in these epochs, joining and leaving left out."""
+    """Return the flows between peers in these epochs, without the phases joining and leaving."""
     numbers, names = {e.epoch for e in epochs}, {row.vm for row in run.vms}
     return [f for f in run.flows if f.epoch in numbers and f.dst in names and f.phase not in _OUTSIDE]
 
 
 def egress_bytes_per_vm_epoch(run: RunNumbers, epoch: SwarmEpoch | None = None) -> float | None:
-    """Bytes to other peers, a VM and epoch, over the VMs whose bytes were counted; None where nobody's were."""
+    """Return the bytes to other peers per VM and epoch, over the VMs with counted bytes. None if there are none."""
     epochs = _epochs(run, epoch)
     sent = peer_flows(run, epochs)
     metered = {f.src for f in sent}
@@ -29,7 +29,7 @@ def egress_bytes_per_vm_epoch(run: RunNumbers, epoch: SwarmEpoch | None = None) 
 
 
 def intercontinental_bytes(run: RunNumbers, epoch: SwarmEpoch | None = None) -> float | None:
-    """Bytes to peers on another continent, a swarm epoch; None where they were not counted or a place is unknown."""
+    """Return the bytes to peers on other continents per swarm epoch. None if not counted or a location is unknown."""
     epochs = _epochs(run, epoch)
     sent = peer_flows(run, epochs)
     if not sent:

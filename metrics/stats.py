@@ -1,7 +1,7 @@
 """Means with 95 % t intervals, without scipy.
 
-The interval is Student's, over epochs (n is their number). At n = 2 it is 9 standard deviations wide to
-each side: that is what two epochs say, and it is printed as it is.
+The interval is Student's t over epochs (n is their number). At n = 2 it extends 9 standard deviations to
+each side; it is reported as it is.
 """
 
 from __future__ import annotations
@@ -47,23 +47,30 @@ def spread(values: Sequence[float]) -> Spread | None:
 
 
 def mean_interval(values: Sequence[float]) -> Estimate | None:
-    """The mean with its t interval; None for no values."""
+    """Return the mean with its t interval. None without values."""
     n = len(values)
     if n == 0:
         return None
     mean = math.fsum(values) / n
-    if n == 1:
-        return Estimate(mean, None, None, 1)
+    half = t_interval_half(values)
+    return Estimate(mean, None, None, 1) if half is None else Estimate(mean, mean - half, mean + half, n)
+
+
+def t_interval_half(values: Sequence[float]) -> float | None:
+    """Half the width of the mean's 95 % t interval; None for fewer than two values."""
+    n = len(values)
+    if n < 2:
+        return None
+    mean = math.fsum(values) / n
     variance = math.fsum((v - mean) ** 2 for v in values) / (n - 1)
-    half = t_quantile(n - 1) * math.sqrt(variance / n)
-    return Estimate(mean, mean - half, mean + half, n)
+    return t_quantile(n - 1) * math.sqrt(variance / n)
 
 
 def ratio_interval(numerators: Sequence[float], denominators: Sequence[float]) -> Estimate | None:
-    """Sum of numerators / sum of denominators with the t interval of the ratio estimator; None for no pairs.
+    """Return sum of numerators / sum of denominators with the t interval of the ratio estimator. None without pairs.
 
     The variance is that of the residuals y - R x (Cochran, Sampling Techniques, 3rd ed., chapter 6,
-    without the finite population correction). Raises ValueError when lengths differ or the denominators'
+    without the finite population correction). Raises ValueError if the lengths differ or the denominators'
     sum is not positive.
     """
     n = len(numerators)
@@ -83,11 +90,11 @@ def ratio_interval(numerators: Sequence[float], denominators: Sequence[float]) -
 
 
 def quotient_spread(numerators: Sequence[float], denominators: Sequence[float]) -> float | None:
-    """How far the logarithm of mean / mean of two independent samples may be off: half its 95 % interval.
+    """Return half the 95 % interval of the logarithm of mean / mean of two independent samples.
 
-    t times the root of the sum of both squared relative standard errors (the delta method on the logarithm: Casella
+    It is t times the root of the sum of both squared relative standard errors (the delta method on the logarithm: Casella
     & Berger, Statistical Inference, 2nd ed., 5.5.24), with Welch's degrees of freedom (Biometrika 34, 1947), rounded
-    down. None where one sample has fewer than two values. Raises ValueError when a mean is not positive.
+    down. None if a sample has fewer than two values. Raises ValueError if a mean is not positive.
     """
     parts: list[tuple[float, int]] = []  # relative squared standard error, degrees of freedom
     for values in (numerators, denominators):
@@ -101,14 +108,14 @@ def quotient_spread(numerators: Sequence[float], denominators: Sequence[float]) 
         parts.append((variance / n / mean**2, n - 1))
     squared = math.fsum(part for part, _ in parts)
     below = math.fsum(part**2 / degrees for part, degrees in parts)
-    if below == 0:  # too little spread for a float: none
+    if below == 0:  # the spread is 0, or underflows a float
         return 0.0
     return t_quantile(max(1, math.floor(squared**2 / below))) * math.sqrt(squared)
 
 
 @cache
 def t_quantile(degrees: int, confidence: float = 0.95) -> float:
-    """t with P(|T| <= t) = confidence for a whole number of degrees of freedom.
+    """Return t with P(|T| <= t) = confidence for a whole number of degrees of freedom.
 
     Bisection of the finite series in Abramowitz & Stegun 26.7.3 and 26.7.4. Raises ValueError for
     degrees < 1 or a confidence outside (0, 1).

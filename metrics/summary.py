@@ -1,8 +1,8 @@
-"""The run in one JSON object: what `orch report RUN -o json` prints.
+"""Summary of a run as one JSON object, the output of `orch report RUN -o json`.
 
-Times, bytes and dollars are at the study's scale, the raw ones under "raw". Numbers are JSON numbers; bytes
-are whole; dollars are numbers rounded to a millionth (the ledger itself is Decimal). What cannot be worked
-out is null, and a sentence in "warnings" says why.
+Times, bytes and dollars are at full scale; the raw values are under "raw". Numbers are JSON numbers, bytes are
+whole, dollars are rounded to a millionth (the ledger itself is Decimal). What cannot be computed is null, and a
+sentence in "warnings" says why.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from metrics.store.meta import RunMeta
 from metrics.traffic import handed_over
 from metrics.warnings import sentences
 
-SUMMARY_VERSION = 1  # keys are only ever added
+SUMMARY_VERSION = 1  # unchanged while keys are only added
 _RAW = ("sps", "granularity", "calc_s", "comm_s", "epoch_s")
 
 
 def summarise(store: Records | RunNumbers) -> dict[str, Any]:
-    """The summary of a run's store (or of numbers already worked out). JSON types only."""
+    """Summarise a run's store, or numbers that are already computed. JSON types only."""
     run = store if isinstance(store, RunNumbers) else RunNumbers.of(store)
     meta, scales = run.meta, run.terms.scales
     chosen = measured(run.study)
@@ -61,7 +61,7 @@ def summarise(store: Records | RunNumbers) -> dict[str, Any]:
         "samples": samples,
         **_estimates(SUMMARY, run.study),
         "granularity_epochs": None if (spread := granularity_spread(run.study)) is None else spread.to_json(),
-        "sps_epoch_mean": _json(run.epoch_mean()),  # of an imported run its monitor's rates
+        "sps_epoch_mean": _json(run.epoch_mean()),  # of an imported run: from its monitor's rates
         "dropped_rounds": len(dropped_rounds(run.raw)),
         "egress": [_egress_row(row, "bytes") for row in tables.traffic(run)],
         "ingress_bytes": None if None in ingress else round(sum(b for b in ingress if b is not None)),
@@ -130,7 +130,7 @@ def _peers(run: RunNumbers) -> list[dict[str, Any]]:
 
 
 def _preemptions(run: RunNumbers) -> dict[str, Any]:
-    """What they cost in all, and one by one."""
+    """Return the cost of preemptions, in total and by VM."""
     found = run.preemptions
     slowed = found.slowed_epochs
     return {
@@ -166,9 +166,9 @@ def _agreement(run: RunNumbers) -> dict[str, Any] | None:
         "worst_pair": None
         if worst is None
         else {"src": run.slot(worst.src), "dst": run.slot(worst.dst), "difference": worst.difference},
-        # Of what the meters counted between peers, what their programs handed over of the model.
+        # Payload of the model against the bytes that the meters counted, to the same addresses.
         "model": None if model is None else {"handed_bytes": model[0], "sent_bytes": model[1]},
-        # Bodies that the peers counted against the switch's packets: headers make the switch's more.
+        # Response bodies counted by the peers against packets counted by the switch, which include headers.
         "data": {
             "read_bytes": read,
             "switch_bytes": seen,
@@ -192,7 +192,7 @@ def _json(estimate: Estimate | None) -> dict[str, float | int | None] | None:
 
 
 def _budget(meta: RunMeta, total: Decimal | None) -> dict[str, float | None]:
-    """What it may cost, and by how much that was passed; null without a budget, or without a sum."""
+    """Return the budget and by how much it was exceeded. None without a budget, or if the total is unknown."""
     given = meta.document.get("budget_usd")
     budget = None if given is None else Decimal(str(given))
     over = None if budget is None or total is None else max(Decimal(0), total - budget)

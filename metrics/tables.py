@@ -1,4 +1,4 @@
-"""Tidy rows for the report's figures and CSV files: one list of flat dicts each, at study scale."""
+"""Tidy rows for the report's charts and CSV files: lists of flat dicts, at full scale."""
 
 from __future__ import annotations
 
@@ -9,25 +9,30 @@ from metrics.run import Records, RunNumbers
 
 
 def per_epoch(store: Records | RunNumbers) -> list[dict[str, Any]]:
-    """One row an epoch: epoch, warmup, measured, peers, samples, the figures of `metrics.figures.EPOCH`, loss, joined,
-    left, dropped (whether part of the round was lost), and raw_calc_s, raw_comm_s, raw_epoch_s, raw_samples, ended_s
-    and crossed_s (unix seconds, as measured)."""
+    """Return one row per epoch.
+
+    Columns: epoch, warmup, measured, peers, samples, the figures of `metrics.figures.EPOCH`, loss, joined, left, dropped
+    (whether part of the round was lost), and raw_calc_s, raw_comm_s, raw_epoch_s, raw_samples, ended_s and crossed_s
+    (unix seconds, as measured).
+    """
     run = _run(store)
     figures = {key: of for key in EPOCH if (of := FIGURES[key].of_epoch) is not None}
     rows: list[dict[str, Any]] = []
-    for raw, study in zip(run.raw, run.study, strict=True):
+    for raw, full_scale in zip(run.raw, run.study, strict=True):
         rows.append(
             {
-                "epoch": study.epoch,
-                "warmup": study.warmup,
-                "measured": study.complete and not study.warmup and study.duration_s is not None,
-                "peers": len(study.peers),
-                "samples": study.samples,
-                **{key: of(study) for key, of in figures.items()},
-                "loss": study.loss,
-                "joined": ", ".join(run.slot(vm) for vm in study.joined),
-                "left": ", ".join(run.slot(vm) for vm in study.left),
-                "dropped": bool(study.dropped),
+                "epoch": full_scale.epoch,
+                "warmup": full_scale.warmup,
+                "measured": full_scale.complete
+                and not full_scale.warmup
+                and full_scale.duration_s is not None,
+                "peers": len(full_scale.peers),
+                "samples": full_scale.samples,
+                **{key: of(full_scale) for key, of in figures.items()},
+                "loss": full_scale.loss,
+                "joined": ", ".join(run.slot(vm) for vm in full_scale.joined),
+                "left": ", ".join(run.slot(vm) for vm in full_scale.left),
+                "dropped": bool(full_scale.dropped),
                 **{f"raw_{key}": figures[key](raw) for key in ("calc_s", "comm_s", "epoch_s")},
                 "raw_samples": raw.samples,
                 "ended_s": raw.ended_s,
@@ -38,14 +43,16 @@ def per_epoch(store: Records | RunNumbers) -> list[dict[str, Any]]:
 
 
 def traffic(store: Records | RunNumbers) -> list[dict[str, Any]]:
-    """One row a directed pair of slots (VMs of one slot together): src, dst, class, src_location,
-    dst_location, bytes, raw_bytes, usd (None: unknown)."""
+    """Return one row per directed pair of slots and class. The VMs of a slot are added up.
+
+    Columns: src, dst, class, src_location, dst_location, bytes, raw_bytes, usd (None: unknown).
+    """
     run = _run(store)
     raw: dict[tuple[str, str, str], int] = {}
     for flow in run.flows:
         way = (flow.src, flow.dst, flow.kind)
         raw[way] = raw.get(way, 0) + flow.bytes
-    usd = run.bill.by_way()
+    usd = run.bill.by_link_and_class()
     rows: dict[tuple[str, str, str], dict[str, Any]] = {}
     for cell in run.matrix:
         key = (run.slot(cell.src), run.slot(cell.dst), cell.kind)
@@ -71,9 +78,12 @@ def traffic(store: Records | RunNumbers) -> list[dict[str, Any]]:
 
 
 def cost_lines(store: Records | RunNumbers) -> list[dict[str, Any]]:
-    """One row a line of the bill: kind (vm, egress, data, storage, controller), what, src, dst, quantity
-    (None: unknown), unit (s, bytes), usd (None: unknown), price (its source, or why it is unknown), tier and
-    month, estimated (see `metrics.cost.ledger.CostLine`)."""
+    """Return one row per line of the bill.
+
+    Columns: kind (vm, egress, data, storage, controller), what, src, dst, quantity (None: unknown), unit (s, bytes), usd
+    (None: unknown), price (its source, or why it is unknown), tier and month, estimated (see
+    `metrics.cost.ledger.CostLine`).
+    """
     run = _run(store)
     return [
         {
@@ -94,9 +104,12 @@ def cost_lines(store: Records | RunNumbers) -> list[dict[str, Any]]:
 
 
 def preemptions(store: Records | RunNumbers) -> list[dict[str, Any]]:
-    """One row a VM that was preempted (see `metrics.cost.preemptions.Preemption`): vm, slot, location, at_s (unix, as
-    measured), replaced_by, lost_s, startup_s, absent_s, state_s, state_bytes, lost_samples, slowed_epochs (a
-    list), slowed_s, lost_usd, startup_usd, slowed_usd, usd. None: unknown; state_s also where nobody joined."""
+    """Return one row per preempted VM (see `metrics.cost.preemptions.Preemption`).
+
+    Columns: vm, slot, location, at_s (unix, as measured), replaced_by, lost_s, startup_s, absent_s, state_s, state_bytes,
+    lost_samples, slowed_epochs (a list), slowed_s, lost_usd, startup_usd, slowed_usd, usd. None: unknown; state_s is also
+    None if no replacement joined.
+    """
     return [
         {
             "vm": row.vm,
@@ -127,8 +140,11 @@ def preemptions(store: Records | RunNumbers) -> list[dict[str, Any]]:
 
 
 def joins(store: Records | RunNumbers) -> list[dict[str, Any]]:
-    """One row a VM that downloaded the state of others (see `metrics.events.joins.Join`): vm, slot, location, at_s (unix, as
-    measured), from_epoch, donor (slot), donor_location, seconds, bytes, resumed, usd. None: unknown."""
+    """Return one row per VM that downloaded the state from another (see `metrics.events.joins.Join`).
+
+    Columns: vm, slot, location, at_s (unix, as measured), from_epoch, donor (slot), donor_location, seconds, bytes,
+    resumed, usd. None: unknown.
+    """
     return [
         {
             **{name: getattr(row, name) for name in ("vm", "slot", "location", "at_s", "from_epoch")},

@@ -1,8 +1,8 @@
-"""Who sent how many bytes where: egress records, resolved from addresses to nodes and places.
+"""Traffic between nodes: egress records with their addresses resolved to nodes and locations.
 
-A node is a VM's name, "store" or "monitor". The classes of the traffic matrix are those of the price book
-(same_zone ... internet) between VMs, and two of their own: "store" (requests and acknowledgements to the
-object store) and "control" (the monitor). An address nobody knows is its own node, class "unknown".
+A node is a VM's name, "store" or "monitor". Between VMs, the classes of the traffic matrix are those of the price
+book (same_zone ... internet). Two more are "store" (requests and acknowledgements to the object store) and
+"control" (to the monitor). An unknown address is a node of its own, with the class "unknown".
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from cloud.prices.classes import INTERNET, egress_class, is_internal, network_of
-from metrics.epochs.scaling import PhaseBytes, Scales, counted_bytes, study_bytes
+from metrics.epochs.scaling import PhaseBytes, Scales, counted_bytes, full_scale_bytes
 from metrics.epochs.throughput import SwarmEpoch
 from metrics.records import EgressRecord, VmEnd, VmRecord, fell_out_of_sync
 
 STORE = "store"
 MONITOR = "monitor"
-PRIVATE = "private"  # internal addresses of rented VMs' networks that are no VM's
+PRIVATE = "private"  # internal addresses in rented VMs' networks that belong to no VM of the run
 
 CLASS_WORDS = {
     "same_zone": "inside a zone",
@@ -51,12 +51,12 @@ class Flow:
     phase: str
     seconds: float
     bytes: int
-    model_bytes: int | None = None  # of the model handed over for it, without headers; None: nobody counted
+    model_bytes: int | None = None  # payload of the model sent, without headers; None: not counted
 
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Bytes of a whole run from one node to another, of one class."""
+    """Bytes of one class sent from one node to another over a whole run."""
 
     src: str
     dst: str
@@ -77,10 +77,10 @@ def flows(
 ) -> list[Flow]:
     """Resolve records by `addresses` {ip: node} and `locations` {node: location}.
 
-    `elsewhere`: the node of addresses that are nobody's; "" leaves each its own node, of unknown place. `public`: the
-    VMs are rented, so that the class of a byte inside a zone depends on whether it went to a public address.
-    `internal`: VM by network and internal address, "" for one that is nobody's and so of unknown price. Any other internal
-    address is in the sender's region, and billed as another zone of it.
+    `elsewhere`: the node of unknown addresses; with "" each is its own node, at an unknown location. `public`: the VMs
+    are rented, so the class of traffic within a zone depends on whether it went to a public address. `internal`: VM by
+    network and internal address; "" for an ambiguous address, whose price is unknown. Any other internal address is taken
+    to be in the sender's region and billed as another zone of it.
     """
     found: list[Flow] = []
     for r in records:
@@ -97,26 +97,26 @@ def flows(
 
 
 def traffic(
-    found: Iterable[Flow], study: Iterable[SwarmEpoch], scales: Scales, vms: Iterable[str]
+    found: Iterable[Flow], full_scale: Iterable[SwarmEpoch], scales: Scales, vms: Iterable[str]
 ) -> list[Traffic]:
-    """The matrix at study scale, sorted by source and destination. `study`: the epochs at study scale.
+    """Return the traffic matrix at full scale, sorted by source and destination. `full_scale`: the epochs.
 
-    An epoch of a VM that left egress records but no epoch record keeps its raw seconds. To a peer that fell out of
-    sync goes the state once more, while others calculate: what exceeds the pair's usual control rate there.
+    An epoch of a VM with egress records but no epoch record keeps its raw seconds. A peer that fell out of sync downloads
+    the state again while others calculate: those bytes are the part above the pair's usual control rate.
     """
     peers = set(vms)
-    study = list(study)
-    # Its state is sent while the others work on the first epoch it reports, or on the one before.
-    arriving = {(vm, e.epoch - back) for e in study for vm in e.joined for back in (0, 1)}
+    full_scale = list(full_scale)
+    # A joiner downloads the state during the first epoch that it reports, or the one before.
+    arriving = {(vm, e.epoch - back) for e in full_scale for vm in e.joined for back in (0, 1)}
     reloading = {
         (vm, e.epoch + ahead)
-        for e in study
+        for e in full_scale
         for vm, why in e.dropped
         if fell_out_of_sync(why)
         for ahead in (0, 1)
     }
-    seconds = {(p.vm, e.epoch): p.wall_s for e in study for p in e.peers}
-    calc_seconds = {(p.vm, e.epoch): p.calc_s - p.overlapped_s for e in study for p in e.peers}
+    seconds = {(p.vm, e.epoch): p.wall_s for e in full_scale for p in e.peers}
+    calc_seconds = {(p.vm, e.epoch): p.calc_s - p.overlapped_s for e in full_scale for p in e.peers}
     cells: dict[tuple[str, str, str, int], dict[str, list[Flow]]] = {}
     for flow in found:
         key = (flow.src, flow.dst, flow.kind, flow.epoch)
@@ -132,7 +132,7 @@ def traffic(
     for (src, dst, kind, epoch), phases in sorted(cells.items()):
         link = (src, dst, kind)
         places[link] = next(iter(phases.values()))[0]
-        if scales.none:  # exactly what was counted, whatever the phases' seconds say
+        if scales.none:  # exactly the counted bytes, whatever the seconds of the phases
             counted = sum(f.bytes for rows in phases.values() for f in rows)
             totals[link] = totals.get(link, 0) + counted
             continue
@@ -151,7 +151,7 @@ def traffic(
         state = 0.0
         if (dst, epoch) in reloading:
             state = max(0.0, calc_bytes - usual.get(link, 0.0) * calc_s)
-        totals[link] = totals.get(link, 0.0) + study_bytes(
+        totals[link] = totals.get(link, 0.0) + full_scale_bytes(
             calc_bytes=calc_bytes - state,
             calc_s=calc_s,
             comm_bytes=sum(f.bytes for f in comm) + state,
@@ -161,7 +161,7 @@ def traffic(
             averages=dst in peers,
             arriving=(dst, epoch) in arriving,
         )
-        # Bytes outside an epoch's phases (joining, leaving) are sent once at any scale.
+        # Bytes outside the epochs (joining, leaving) are sent once at any scale.
         outside = set(phases) - {"calc", *_AVERAGING}
         totals[link] += sum(f.bytes for name in outside for f in phases[name])
     return [
@@ -171,7 +171,7 @@ def traffic(
 
 
 def _phase_bytes(phases: Mapping[str, Sequence[Flow]], seconds_of: Callable[[str], float]) -> PhaseBytes:
-    """An epoch's bytes to one address. What was sent before the first epoch and after the last is sent once."""
+    """Add up an epoch's bytes to one address. Bytes of joining and leaving count as communication: sent once."""
 
     def sent(*names: str) -> int:
         return sum(f.bytes for name in names for f in phases.get(name, []))
@@ -189,12 +189,15 @@ def _phase_bytes(phases: Mapping[str, Sequence[Flow]], seconds_of: Callable[[str
 def _control_rates(
     cells: Mapping[tuple[str, str, str, int], Mapping[str, Sequence[Flow]]],
     phase_s: Mapping[tuple[str, int, str], float],
-    apart: set[tuple[str, int]],
+    excluded: set[tuple[str, int]],
 ) -> dict[tuple[str, str, str], float]:
-    """Bytes a second of each pair and class while the source calculates, in the epochs in which no state was sent."""
+    """Return bytes per second of each pair and class while the source calculates.
+
+    `excluded`: (destination, epoch) in which state may have been sent.
+    """
     sums: dict[tuple[str, str, str], tuple[int, float]] = {}
     for (src, dst, kind, epoch), phases in cells.items():
-        if (dst, epoch) not in apart and "calc" in phases:
+        if (dst, epoch) not in excluded and "calc" in phases:
             count, seconds = sums.get((src, dst, kind), (0, 0.0))
             sent = sum(f.bytes for f in phases["calc"])
             sums[src, dst, kind] = count + sent, seconds + phase_s[src, epoch, "calc"]
@@ -202,7 +205,7 @@ def _control_rates(
 
 
 def pair_bytes(found: Iterable[Flow]) -> dict[tuple[str, str], int]:
-    """Raw bytes by (source, destination)."""
+    """Return the raw bytes by (source, destination)."""
     totals: dict[tuple[str, str], int] = {}
     for flow in found:
         totals[flow.src, flow.dst] = totals.get((flow.src, flow.dst), 0) + flow.bytes
@@ -211,7 +214,7 @@ def pair_bytes(found: Iterable[Flow]) -> dict[tuple[str, str], int]:
 
 @dataclass(frozen=True, slots=True)
 class PairAgreement:
-    """What the peers' meters and the switch counted on one directed pair."""
+    """Bytes of one directed pair, as counted by the peers' meters and by the switch."""
 
     src: str
     dst: str
@@ -220,13 +223,13 @@ class PairAgreement:
 
     @property
     def difference(self) -> float | None:
-        """(meter - switch) / switch; None when the switch saw nothing."""
+        """(meter - switch) / switch. None if the switch counted nothing."""
         return (self.meter_bytes - self.switch_bytes) / self.switch_bytes if self.switch_bytes else None
 
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """Meters against switch: each pair, and all of them together."""
+    """Bytes of the meters compared with those of the switch, by pair and in total."""
 
     pairs: tuple[PairAgreement, ...]
     meter_bytes: int
@@ -234,20 +237,20 @@ class Agreement:
 
     @property
     def difference(self) -> float | None:
-        """(meter - switch) / switch over all pairs; None when the switch saw nothing."""
+        """(meter - switch) / switch over all pairs. None if the switch counted nothing."""
         return (self.meter_bytes - self.switch_bytes) / self.switch_bytes if self.switch_bytes else None
 
     @property
     def worst(self) -> PairAgreement | None:
-        """The pair that differs most, of those that carry at least a hundredth of all bytes."""
+        """The pair with the largest difference, among those that carry at least 1 % of all bytes."""
         large = [p for p in self.pairs if p.switch_bytes >= self.switch_bytes / 100 and p.switch_bytes > 0]
         return max(large, key=lambda p: abs(p.difference or 0.0), default=None)
 
 
 def handed_over(found: Iterable[Flow]) -> tuple[int, int] | None:
-    """(bytes of the model that peers say they handed over, all bytes their kernels sent to the same addresses), raw.
+    """Return (payload of the model counted by the peers' programs, bytes sent by their kernels to the same addresses).
 
-    Of the epochs' and last records that have both; None: nobody counted.
+    Raw, over the records that have both. None: not counted.
     """
     cells: dict[tuple[str, str], tuple[int, int]] = {}
     for flow in found:
@@ -259,7 +262,7 @@ def handed_over(found: Iterable[Flow]) -> tuple[int, int] | None:
 
 
 def switch_pairs(report: Mapping[str, Any] | None) -> dict[tuple[str, str], int] | None:
-    """Bytes by (source, destination) from a `switch.json` (`sent_bytes`: {"src>dst": n}); None without."""
+    """Return the bytes by (source, destination) of a `switch.json` (`sent_bytes`: {"src>dst": n}), None without it."""
     sent = (report or {}).get("sent_bytes")
     if not isinstance(sent, dict):
         return None
@@ -274,7 +277,7 @@ def switch_pairs(report: Mapping[str, Any] | None) -> dict[tuple[str, str], int]
 def agreement(
     meter: Mapping[tuple[str, str], int], switch: Mapping[tuple[str, str], int], sources: Iterable[str]
 ) -> Agreement:
-    """Compare pairs whose source is one of `sources`: the VMs that lived to report all they sent."""
+    """Compare the pairs whose source is in `sources`, the VMs that reported all their bytes."""
     chosen = set(sources)
     keys = sorted(k for k in {*meter, *switch} if k[0] in chosen)
     pairs = tuple(PairAgreement(*k, meter.get(k, 0), switch.get(k, 0)) for k in keys)
@@ -284,21 +287,21 @@ def agreement(
 def tails(
     meter: Mapping[tuple[str, str], int], switch: Mapping[tuple[str, str], int], vms: Iterable[VmRecord]
 ) -> dict[tuple[str, str], int]:
-    """What VMs that died sent after their last report: the switch's bytes beyond the meter's, raw.
+    """Return the raw bytes that lost VMs sent after their last report: the switch's count minus the meters'.
 
-    Known in the emulated cloud only; a real provider bills them unseen.
+    Known in the emulated cloud only. A real provider bills these bytes although no record has them.
     """
     dead = {row.vm for row in vms if died(row)}
     return {k: n - meter.get(k, 0) for k, n in sorted(switch.items()) if k[0] in dead and n > meter.get(k, 0)}
 
 
 def died(row: VmRecord) -> bool:
-    """Whether a VM was lost: taken back, or failed."""
+    """Whether a VM was lost: preempted or failed."""
     return row.end in (VmEnd.PREEMPTED, VmEnd.FAILED)
 
 
 def link_kind(dst: str, here: str | None, there: str | None, *, public: bool = False) -> str:
-    """The class of the traffic matrix of bytes to a node, from the two locations. `public`: to a public address."""
+    """Return the traffic class of bytes to a node, from the two locations. `public`: sent to a public address."""
     if dst == STORE:
         return "store"
     if dst == MONITOR:

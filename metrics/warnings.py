@@ -1,4 +1,4 @@
-"""What a reader must know beside a run's numbers, as whole sentences; that it was emulated comes first."""
+"""Warnings shown with a run's figures, as whole sentences. That the run was emulated comes first."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from collections.abc import Mapping, Sequence
 
 from cloud.targets import target_of
 from metrics.epochs.throughput import dropped_rounds, measured
-from metrics.host_load import told
+from metrics.host_load import describe_host
 from metrics.logged_rates import left_out
 from metrics.readable import few, size
 from metrics.run import RunNumbers
 from metrics.traffic import PRIVATE, handed_over
 
-AGREEMENT_LIMIT = 0.03  # meters and switch may differ by this share before it is a warning
+AGREEMENT_LIMIT = 0.03  # warn if meters and switch differ by more than this share
 
 
 def sentences(run: RunNumbers, money: bool = True, basis: bool = True) -> list[str]:
-    """All warnings of a run, the most important first.
+    """Return all warnings of a run, the most important first.
 
-    `money`: those about its dollars too. `basis`: that it was emulated, and its scales, too.
+    `money`: include warnings about costs. `basis`: include that the run was emulated, with its scales.
     """
     found: list[str] = []
     if run.meta.emulated:
@@ -32,34 +32,33 @@ def sentences(run: RunNumbers, money: bool = True, basis: bool = True) -> list[s
     if money:
         found += _money(run)
         found += run.notes
-    found += run.meta.warnings  # what the controller noted while the run went on
+    found += run.meta.warnings  # recorded by the controller during the run
     return found
 
 
 def _emulated(run: RunNumbers) -> str:
     meta, scales = run.meta, run.terms.scales
     where = (
-        "peers on this machine's loopback, without distance"
-        if not target_of(meta.target).has_distance
+        "peers on this machine's loopback, without network delays"
+        if not target_of(meta.target).emulates_distance
         else "peers in network namespaces of this machine"
     )
     ran = meta.model.ran if meta.model else None
     network = f"; what ran: {ran}" if ran else ""
     return (
         f"Emulated: {where}; scales: bytes {scales.bytes:g}, time {scales.time:g}, "
-        f"samples {scales.samples:g}; numbers are multiplied back to the study's scale, "
-        f"raw ones stand under 'raw'{network}."
+        f"samples {scales.samples:g}; figures are converted to full scale, the raw ones are under 'raw'{network}."
     )
 
 
 def _slept(sync_work_s: Mapping[str, float]) -> list[str]:
-    """What of the communication time was not measured."""
+    """Warn about communication time that was not measured."""
     slept = [f"{seconds:g} s on {name}" for name, seconds in sorted(sync_work_s.items()) if seconds]
     if not slept:
         return []
     return [
-        f"Communication includes {', '.join(slept)} a round for the VM's own work around it: slept, a constant "
-        "calibrated on the study's A-2 runs."
+        f"Communication includes {', '.join(slept)} per round for the VM's own work before and after it: this is a sleep "
+        "of constant length, calibrated on the paper's A-2 runs."
     ]
 
 
@@ -68,7 +67,7 @@ def _ending(run: RunNumbers) -> list[str]:
     if status in ("done", None):
         return []
     if status == "running":
-        return ["The run has not ended: the numbers are those so far."]
+        return ["The run has not ended: the figures cover the run so far."]
     error = run.meta.error
     return [f"The run ended as '{status}'{f': {error}' if error else ''}."]
 
@@ -78,10 +77,10 @@ def _host(run: RunNumbers) -> list[str]:
         return []
     host = run.meta.host
     if host is None or host.contended is None:
-        return ["Whether this machine kept the emulation's clock honest is not known."]
+        return ["It is unknown whether this machine was fast enough to keep the emulation's timing."]
     if host.contended:
         return [
-            f"This machine was too busy to keep the emulation's clock honest: {told(host.to_json())}: times may be off."
+            f"This machine was too busy to keep the emulation's timing, so times may be wrong: {describe_host(host.to_json())}."
         ]
     return []
 
@@ -93,17 +92,19 @@ def _rounds(run: RunNumbers) -> list[str]:
     why = sorted({part for e in bad for _, text in e.dropped for part in text.split(";") if part})
     return [
         f"Hivemind lost part of {len(bad)} of {len(run.raw)} rounds ({_in_epochs([e.epoch for e in bad])}: {'; '.join(why)}): "
-        "these did not average all peers' gradients."
+        "they did not average the gradients of all peers."
     ]
 
 
 def _epochs(run: RunNumbers) -> list[str]:
     found: list[str] = []
-    if run.forgotten_epochs:
+    if run.discarded_epochs:
         found.append(
-            f"All peers were lost at once, and training began anew at epoch 1: {run.forgotten_epochs} epochs from before "
-            "that are in the cost and in no other figure."
+            f"All peers were lost at once and training restarted at epoch 1: the {run.discarded_epochs} epochs before "
+            "that count in the cost only, not in the other figures."
         )
+    elif run.lost_s:
+        found.append("All peers were lost at once, and what they had learned with them.")
     chosen = measured(run.raw)
     found += _not_in_sps(run, {e.epoch for e in chosen})
     if not chosen:
@@ -111,14 +112,14 @@ def _epochs(run: RunNumbers) -> list[str]:
             *found,
             "No epoch ended after the warm-up: throughput, granularity and epoch times are unknown.",
         ]
-    cut = [e.epoch for e in run.raw if not e.complete]
-    if cut:
-        found.append(f"Epoch {cut[0]} was not reported by every living peer and is not measured.")
-    told = {r.epoch for r in run.logged_rates[1:] if r.sps is not None}  # in the sentence above
-    gaps = [e.epoch for e in run.raw if e.duration_s is None and e.epoch not in told]
+    incomplete = [e.epoch for e in run.raw if not e.complete]
+    if incomplete:
+        found.append(f"Epoch {incomplete[0]} was not reported by every running peer and is not measured.")
+    listed = {r.epoch for r in run.logged_rates[1:] if r.sps is not None}  # in the sentence above
+    gaps = [e.epoch for e in run.raw if e.duration_s is None and e.epoch not in listed]
     if gaps:
         found.append(
-            f"No wall time is known {_in_epochs(gaps)} (the one before left no record, or the logged rate is 0): not measured."
+            f"No wall time is known {_in_epochs(gaps)} (the previous epoch has no record, or the logged rate is 0): not measured."
         )
     moved = [e.epoch for e in chosen if e.joined or e.left]
     if moved:
@@ -129,14 +130,14 @@ def _epochs(run: RunNumbers) -> list[str]:
 
 
 def _not_in_sps(run: RunNumbers, chosen: set[int]) -> list[str]:
-    """What the study's mean counts and ours leaves out."""
+    """Warn about records that the paper's mean counts and ours leaves out."""
     which = left_out(run.logged_rates, chosen)
     if not which:
         return []
     rates = sum(1 for r in run.logged_rates[1:] if r.sps is not None)
     return [
-        f"sps ({_count(len(chosen), 'epoch')}) leaves out records that sps_epoch_mean ({_count(rates, 'rate')}, as the study "
-        f"counts them) has: {which}."
+        f"sps ({_count(len(chosen), 'epoch')}) leaves out records that sps_epoch_mean ({_count(rates, 'rate')}, counted as in "
+        f"the paper) includes: {which}."
     ]
 
 
@@ -166,22 +167,23 @@ def _counts(run: RunNumbers) -> list[str]:
     model = handed_over(run.flows)
     if model is not None and model[0] > model[1] * (1 + AGREEMENT_LIMIT):
         found.append(
-            f"The peers' programs say that they handed over {size(model[0])} of the model, and their meters counted "
-            f"{size(model[1])} to the same peers: egress at the study's scale may be too high."
+            f"The peers' programs counted {size(model[0])} of the model sent, but their meters counted only {size(model[1])} "
+            "to the same peers: egress at full scale may be too high."
         )
     if run.tails:
         found.append(
-            f"VMs that died sent {size(sum(run.tails.values()))} (unscaled) after their last report; these are in no sum of "
-            "bytes, and the bill has an estimate of them."
+            f"Lost VMs sent {size(sum(run.tails.values()))} (unscaled) after their last report. No sum of bytes includes them; "
+            "the bill includes an estimate."
         )
     inside = sum(f.bytes for f in run.flows if f.dst == PRIVATE)
     if inside:
         found.append(
-            f"{size(inside)} (unscaled) went to internal addresses that are no VM's of the run, billed as to another zone."
+            f"{size(inside)} (unscaled) went to internal addresses that belong to no VM of the run. They are billed as traffic to "
+            "another zone."
         )
     lost = sorted({f.dst for f in run.flows if f.kind == "unknown"})
     if lost:
-        found.append(f"Bytes went to places that are not on the map: {', '.join(lost)}.")
+        found.append(f"Bytes went to unknown locations: {', '.join(lost)}.")
     return found
 
 
@@ -190,7 +192,7 @@ def _money(run: RunNumbers) -> list[str]:
     vms = ", ".join(dict.fromkeys(line.src for line in lines))
     estimated = [
         f"{size(sum(line.quantity or 0 for line in lines))} of egress of lost VMs ({vms}) after their last "
-        "records are an estimate, at the rate of their last epoch: the bill marks them."
+        "record are estimated from the rate of their last epoch and marked in the bill."
     ]
     unknown = run.bill.unknown
     return [

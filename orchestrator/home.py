@@ -107,9 +107,9 @@ def owner(home: Path, environ: Mapping[str, str] | None = None) -> str:
     """The owner of all VMs rented from this home (label orch-owner): `<user>-<8 hex digits>`.
 
     It is created once and stored in `<home>/owner`; `ORCH_OWNER` overrides it. Only renting creates one: code
-    that looks for VMs calls `kept_owner`. Raises UsageError.
+    that looks for VMs calls `stored_owner`. Raises UsageError.
     """
-    kept = kept_owner(home, environ)
+    kept = stored_owner(home, environ)
     if kept:
         _record_owner(home, kept)
         return kept
@@ -137,7 +137,7 @@ def owners(home: Path) -> set[str]:
         raise UsageError(
             f"{path}: cannot read the owner names ({error}); write them again, one name a line"
         ) from error
-    own = kept_owner(home, {})
+    own = stored_owner(home, {})
     return {checked_owner(name, f"{path}:") for name in names} | ({own} if own else set())
 
 
@@ -151,7 +151,7 @@ def _record_owner(home: Path, name: str) -> None:
             os.fsync(file.fileno())
 
 
-def kept_owner(home: Path, environ: Mapping[str, str] | None = None) -> str:
+def stored_owner(home: Path, environ: Mapping[str, str] | None = None) -> str:
     """`ORCH_OWNER`, or else the name in `<home>/owner`; "" if nothing was ever rented. Raises UsageError."""
     given = (os.environ if environ is None else environ).get("ORCH_OWNER", "")
     if given:

@@ -7,10 +7,13 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from cloud.local.options import LocalOptions
+from experiments.catalog import models
+from experiments.schema.models import Data
 from orchestrator.cli.app import run
 
 ROOT = Path(__file__).parents[1]
@@ -85,7 +88,6 @@ SENTENCES = {
 # Where one is read all the same, by file and function.
 READERS = {
     # messages of other programs
-    ("cloud/sky/aws/account.py", "_exists"),
     ("cloud/sky/skypilot/errors.py", "translate"),
     ("cloud/sky/skypilot/server.py", "_start"),
     ("experiments/peer/reporting/loss_log.py", "loss_reason"),
@@ -97,7 +99,7 @@ READERS = {
     ("analysis/export/focus.py", "line_place"),
     ("experiments/monitor/acceptance.py", "roster_changed"),
     ("experiments/monitor/progress.py", "roster_changed"),
-    ("experiments/peer/swarm/membership.py", "others_left"),
+    ("experiments/peer/swarm/membership.py", "others_expected"),
     ("metrics/records.py", "fell_out_of_sync"),
     ("orchestrator/cli/render/study_plan.py", "study_plan_lines"),
 }
@@ -279,6 +281,20 @@ def test_the_readmes_experiment_can_be_launched_here(tmp_path: Path, capsys: pyt
     plan = capsys.readouterr().out
     assert "first: digits, 2 peers" in plan
     assert "cannot be launched" not in plan
+
+
+def test_what_the_readme_says_orch_does_not_do_is_still_so():
+    readme = (ROOT / "README.md").read_text()
+    box = re.sub(r"\n>? *", " ", readme[readme.index("> **What orch does not do**") :].partition("\n\n")[0])
+    assert "the shards hold images of digits. RoBERTa and Whisper can be emulated, not trained." in box
+    assert get_args(Data.model_fields["dataset"].annotation) == ("digits",)
+    untrained = [name for name, model in models().items() if model.kind not in ("vision", "digits")]
+    assert untrained
+    assert all(name.startswith(("RoBERTa", "Whisper")) for name in untrained)
+    assert "*Keep checkpoints.*" in box
+    peer = [path.read_text() for path in (ROOT / "experiments" / "peer").rglob("*.py")]
+    assert peer
+    assert not [text for text in peer if "torch.save(" in text]
 
 
 def test_commands_of_the_readme_fit_on_a_line():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from analysis.audit.evidence import Evidence, counted, percent
 from analysis.audit.findings import Finding
 from metrics.epochs.throughput import dropped_rounds
-from metrics.host_load import told
+from metrics.host_load import describe_host
 from metrics.warnings import AGREEMENT_LIMIT
 
 
@@ -40,9 +40,7 @@ def _emulation(e: Evidence) -> list[Finding]:
     found = [e.finding("emulated", "note", sentence, "bytes_scale", scales.bytes, 1)]
     host = e.run.meta.host
     if host is not None and host.contended:
-        sentence = (
-            f"The machine was too busy for the emulation's timing to be accurate: {told(host.to_json())}."
-        )
+        sentence = f"The machine was too busy for the emulation's timing to be accurate: {describe_host(host.to_json())}."
         found.append(e.finding("host", "doubt", sentence, "", None))
     elif host is None or host.contended is None:
         sentence = (

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 Row = Mapping[str, Any]
 
 
-def timeline(vms: Sequence[Row], epochs: Sequence[Row]) -> Figure:
-    """Draw VMs by slot over wall time, from request to end, and their averaging rounds.
+def timeline(vms: Sequence[Row], epochs: Sequence[Row], losses: Sequence[Row]) -> Figure:
+    """Draw VMs by slot over wall time, from request to end, their averaging rounds, and losses of all peers.
 
-    `vms`: slot, vm, location, requested_s, ready_s, ended_s, end_cause (seconds since the run's start);
-    `epochs`: vm, sync_began_s, sync_ended_s.
+    `vms`: slot, vm, location, requested_s, ready_s, ended_s, end_cause (seconds since the launch);
+    `epochs`: vm, sync_began_s, sync_ended_s; `losses`: all_peers_lost_s.
     """
     slots = sorted({str(row["slot"]) for row in vms})
     figure, axes = _subplots(0.45 * len(slots) + 1.5)
@@ -70,10 +70,14 @@ def timeline(vms: Sequence[Row], epochs: Sequence[Row]) -> Figure:
                 "averaging",
                 0.34,
             )
+    for n, row in enumerate(losses):
+        label = None if n else "all peers lost"
+        axes.axvline(row["all_peers_lost_s"], color=PALETTE[5], linewidth=1.5, linestyle="--", label=label)
     place_of = {str(row["slot"]): str(row["location"]) for row in vms}
     axes.set_yticks(range(len(slots)), [f"{slot}\n{place_of[slot]}" for slot in slots], fontsize=8)
     axes.invert_yaxis()
     axes.grid(visible=False, axis="y")
+    axes.set_xlim(left=0)
     axes.set_xlabel("wall time since the launch (s)")
     _legend(axes, 4)
     return figure

@@ -14,7 +14,7 @@ from cloud.targets import target_of
 from experiments.catalog import Published
 from experiments.parse.load import from_document
 from experiments.schema.errors import SpecError
-from experiments.study_file.basis import Basis, study_basis
+from experiments.study_file.basis import Basis, paper_basis
 from metrics.epochs.throughput import dropped_rounds
 from metrics.figures import compared_figure
 
@@ -60,7 +60,7 @@ def compared_run(
 
 def _basis(experiment: Any) -> Basis:
     try:
-        return study_basis(from_document(dict(experiment)))
+        return paper_basis(from_document(dict(experiment)))
     except (SpecError, TypeError, ValueError):
         return Basis(
             None, "the run has no complete experiment stored, so it is unknown whether it is the paper's"
@@ -70,7 +70,7 @@ def _basis(experiment: Any) -> Basis:
 def _not_judged(basis: Basis, label: str, judged: bool | None, target: str | None) -> str:
     if basis.published is None:
         return basis.why
-    if not target_of(target).has_distance:
+    if not target_of(target).emulates_distance:
         return LOOPBACK
     if judged is False:
         return "its entry has `judged: false`"

@@ -19,7 +19,7 @@ from experiments.catalog import models
 from metrics.cost.ledger import CONTROLLER, data_lines, egress_lines
 from metrics.epochs.scaling import Scales
 from metrics.epochs.throughput import measured
-from metrics.host_load import told
+from metrics.host_load import describe_host
 from metrics.paper.run import published_run
 from metrics.run import RunNumbers
 from metrics.stats import Estimate
@@ -161,13 +161,13 @@ def study_run(row: RunRow, run: RunNumbers, paper_book: PriceBook | None = None)
         paper_usd_per_vm_h={} if paper_book is None else _paper_dollars(row, run, paper_book),
         cost_basis=f"price book {run.terms.book.name}" if run.terms.book else "no price book",
         links=_links(run),
-        published=meta.published if target_of(meta.target).has_distance else None,
+        published=meta.published if target_of(meta.target).emulates_distance else None,
         cost_unknown=why,
         warnings=row.warnings,
         places=tuple(sorted(_region(place) for place in row.locations.values())),
         tbs=row.tbs,
         scales=run.terms.scales,
-        too_busy=told(meta.host.to_json()) if meta.host and meta.host.contended else "",
+        too_busy=describe_host(meta.host.to_json()) if meta.host and meta.host.contended else "",
     )
 
 
@@ -264,7 +264,7 @@ def _data_per_h(row: RunRow, run: RunNumbers) -> Decimal | None:
 def _links(run: RunNumbers) -> tuple[Link, ...]:
     """Bytes and dollars from VM to VM, by pair of regions."""
     names = {vm.vm for vm in run.vms}
-    usd = run.bill.by_way()
+    usd = run.bill.by_link_and_class()
     cells: dict[tuple[str, str, str], list[tuple[float, Decimal | None]]] = {}
     for cell in run.matrix:
         if cell.dst in names:

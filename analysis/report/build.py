@@ -65,7 +65,7 @@ def _page(
     files: FigureFolder,
 ) -> str:
     epochs, traffic, bill = tables.per_epoch(run), tables.traffic(run), tables.cost_lines(run)
-    vms, rounds = content.timeline_rows(run, records)
+    vms, rounds, losses = content.timeline_rows(run, records)
     learned = content.learning_rows(run, records)
     compared = content.comparison_rows(summary)
     costs = content.cost_rows(bill)
@@ -103,8 +103,8 @@ def _page(
                 "Peers over time",
                 "Each slot's VMs from request to end, and their averaging rounds, "
                 f"by the clock of {'the logs' if imported else 'this machine'}.",
-                [*vms, *rounds],
-                figures.timeline(vms, rounds),
+                [*vms, *rounds, *losses],
+                figures.timeline(vms, rounds, losses),
                 table(_peer_rows(summary), "Peers", text=["slot", "location"]),
             )
         )

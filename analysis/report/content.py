@@ -9,7 +9,7 @@ from analysis.report.page import Card
 from cloud.targets import target_of
 from metrics.events.evaluation import accuracy_words
 from metrics.figures import FIGURES, PAPER, Figure, headlines
-from metrics.host_load import told
+from metrics.host_load import describe_host
 from metrics.readable import few, number, size, usd
 from metrics.records import EpochRecord
 from metrics.run import RunNumbers
@@ -37,7 +37,7 @@ def basis_line(summary: Summary) -> str:
     scales = summary["scales"]
     distance = (
         f"peers in network namespaces of one machine, {_distance(summary)}"
-        if target.has_distance
+        if target.emulates_distance
         else "peers as plain processes on loopback, without network distance"
     )
     multiplied = (
@@ -80,8 +80,8 @@ def cards(summary: Summary) -> list[Card]:
     unknown = few(cost["unknown"])
     known = summary["host"]
     host = {
-        True: f"host was too busy, times are doubtful: {told(known)}",
-        False: f"host was not too busy: {told(known)}",
+        True: f"host was too busy, times are doubtful: {describe_host(known)}",
+        False: f"host was not too busy: {describe_host(known)}",
         None: "host load unknown",
     }[summary["host_contended"]]
     accuracy = accuracy_words(summary["accuracy"], summary["heldout_given"])
@@ -104,9 +104,15 @@ def cards(summary: Summary) -> list[Card]:
 
 def timeline_rows(
     run: RunNumbers, records: Sequence[EpochRecord]
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return VMs and averaging rounds, in seconds since the launch, for the timeline figure."""
-    start = min((row.requested_s for row in run.vms), default=0.0)
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return VMs, averaging rounds and losses of all peers for the timeline figure.
+
+    Times are in seconds since the launch; if it is unknown, since the first request for a VM.
+    """
+    begun = [row.requested_s for row in run.vms]
+    if run.meta.started_s is not None:
+        begun.append(run.meta.started_s)
+    start = min(begun, default=0.0)
     last = max(
         [row.ended_s for row in run.vms if row.ended_s is not None]
         + [e.ended_s for e in run.raw if e.ended_s]
@@ -133,7 +139,7 @@ def timeline_rows(
         }
         for row in records
     ]
-    return vms, epochs
+    return vms, epochs, [{"all_peers_lost_s": at_s - start} for at_s in run.lost_s]
 
 
 def learning_rows(run: RunNumbers, records: Sequence[EpochRecord]) -> list[dict[str, Any]]:

@@ -65,10 +65,10 @@ async def _weights(open_stream: Any, donor: str, silence_s: float) -> tuple[int,
     """Download the epoch and the weights, which are the first part of the state."""
     from hivemind.utils import MSGPackSerializer
 
-    from experiments.peer.state.client import Wanted
+    from experiments.peer.state.client import BlobRequest
     from experiments.peer.state.encoding import aligned, unpack
 
-    stream = await open_stream(donor, Wanted("state", 1))
+    stream = await open_stream(donor, BlobRequest("state", 1))
     async with contextlib.aclosing(stream):
         first = await asyncio.wait_for(anext(stream), silence_s)
         if first.refused:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from cloud.networks import Network
-from cloud.networks.tuning import NetworkTuning, widening
+from cloud.networks.tuning import NetworkTuning, window_factor
 from cloud.networks.windows import KERNEL_MTU_BYTES, UNSCALED_WINDOW_BYTES
 
 Windows = Literal["paced", "kernel"]
@@ -49,7 +49,7 @@ def tcp_settings(
     if tuning == "default":
         send_bytes = _SEND_WINDOWS * UNSCALED_WINDOW_BYTES
         return TcpSettings(_PLENTY_BYTES, send_bytes, window_scaling=False, mtu_bytes=KERNEL_MTU_BYTES)
-    window_bytes = widening(tuning) * UNSCALED_WINDOW_BYTES
+    window_bytes = window_factor(tuning) * UNSCALED_WINDOW_BYTES
     return TcpSettings(int(2 * window_bytes), int(window_bytes), mtu_bytes=KERNEL_MTU_BYTES)
 
 

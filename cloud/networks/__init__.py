@@ -6,9 +6,10 @@ from cloud.networks.models import (
     VmModel,
     path_model,
     path_model_names,
+    vm_limit,
     vm_model,
 )
-from cloud.networks.network import Network, NetworkError, Path, network_names, vm_limit
+from cloud.networks.network import Network, NetworkError, Path, network_names
 
 __all__ = [
     "NO_PATH_MODEL",

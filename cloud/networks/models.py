@@ -95,6 +95,11 @@ def vm_model(name: str = "gc-n1-standard-8-t4") -> VmModel:
     )
 
 
+def vm_limit() -> float:
+    """Bits/s that the paper's VMs can send, limited by their own processing. Raises NetworkError."""
+    return vm_model().processing_bps
+
+
 def _values(file: str, name: str) -> dict[str, float]:
     found: dict[str, float] = {}
     for line, row in _rows(file):

@@ -112,14 +112,6 @@ def network_names() -> list[str]:
     return sorted(name for name in names if name not in _NOT_NETWORKS)
 
 
-def vm_limit(name: str = "gc-n1-standard-8-t4") -> float:
-    """Bits/s that a VM's own processing lets it send, from vm_models.csv. Raises NetworkError."""
-    for _, row in _rows("vm_models.csv"):
-        if (row["name"], row["key"]) == (name, "processing_bps"):
-            return float(row["value"])
-    raise NetworkError(f"vm_models.csv has no processing_bps for a VM named '{name}'")
-
-
 def _folder() -> Traversable:
     return resources.files("cloud.networks")
 

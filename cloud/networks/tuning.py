@@ -22,6 +22,6 @@ SYSCTLS = (
 )
 
 
-def widening(tuning: NetworkTuning) -> float:
+def window_factor(tuning: NetworkTuning) -> float:
     """Factor by which a VM's TCP windows may grow beyond those of a default kernel."""
     return BUFFER_BYTES / DEFAULT_RECEIVE_BYTES if tuning == "wan" else 1.0

@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
 
-from cloud.clock import MAX_SKEW_S, SET_THE_CLOCK
+from cloud.clock import MAX_SKEW_S, SET_CLOCK_HINT
 from cloud.prices.classes import network_of
 from cloud.provider import Observed, VmState
 from cloud.sky.records import VmRecord
-from cloud.vm_report import job_of, notice_of, status_of
+from cloud.vm_report import job_of, parse_notice, status_of
 
 _ABSENT_READS = 3  # lists are eventually consistent
 _EXACT_S = 5.0  # clock readings with a larger error are ignored
@@ -83,7 +83,7 @@ def clock_refusal(record: VmRecord) -> str:
     where = "ahead of" if record.clock_skew_s > 0 else "behind"
     return (
         f"its clock is {abs(record.clock_skew_s):.0f} s {where} this machine's, at most {MAX_SKEW_S:.0f} s are allowed: "
-        f"{SET_THE_CLOCK}; do this on this machine if all VMs are refused for that reason"
+        f"{SET_CLOCK_HINT}; do this on this machine if all VMs are refused for that reason"
     )
 
 
@@ -104,7 +104,7 @@ def after_peek(
             else float(job.get("at_s") or now_s) - (record.clock_skew_s or 0.0)
         )
         ready_at_s = min(max(reported_s, record.requested_at_s), now_s)
-    notice_s = notice_of(status.get("notice_at_s"), now_s)
+    notice_s = parse_notice(status.get("notice_at_s"), now_s)
     return replace(
         record, job=job, status=status, ready_at_s=ready_at_s, unreached_since_s=None,
         notice_at_s=record.notice_at_s if notice_s is None else notice_s,

@@ -17,7 +17,7 @@ from cloud.vendors.record import CredentialFile, FocusNames, Vendor
 VENDORS = {vendor.name: vendor for vendor in (AWS, GCP, AZURE, LAMBDA, B2, R2)}
 """All vendors by name, in the order in which they are shown."""
 
-RENTED = {name: vendor for name, vendor in VENDORS.items() if vendor.rents_vms}
+RENTABLE = {name: vendor for name, vendor in VENDORS.items() if vendor.rents_vms}
 """The vendors whose VMs are rented through SkyPilot."""
 
-__all__ = ["AWS", "RENTED", "VENDORS", "CredentialFile", "FocusNames", "Vendor"]
+__all__ = ["AWS", "RENTABLE", "VENDORS", "CredentialFile", "FocusNames", "Vendor"]

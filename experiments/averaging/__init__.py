@@ -1,1 +1,1 @@
-"""Pure models of gradient averaging: bytes per peer and link, epoch time, round limits."""
+"""Pure models of gradient averaging: bytes per peer and link, epoch time and round timeouts."""

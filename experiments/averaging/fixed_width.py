@@ -1,4 +1,4 @@
-"""Compressions that send every value of a gradient in the same number of bits."""
+"""Compressions with a fixed number of bits per gradient value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`averaging: hierarchical`: first within each region, then once between the regions."""
+"""`averaging: hierarchical`: averaging first within each region, then once between the regions."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from experiments.averaging.records import Exchange
 
 
 def _sent(regions: Sequence[str]) -> dict[tuple[str, str], Fraction]:
-    """See `Exchange.sent`.
+    """Implement `Exchange.sent`.
 
-    A region's sum and the mean of all cross once for each region but the part's home, which is each region in turn:
-    2 / R from each to each other. Inside a region, every peer but the one whose part it is does the same.
+    Every part has a home region, in equal shares. Each other region sends its sum of the part there and receives the mean
+    back, which makes 2 / R gradients from each region to each other. Within a region, every peer except the owner of the
+    part does the same.
     """
     size = Counter(regions)
     return {
@@ -25,7 +26,7 @@ def _sent(regions: Sequence[str]) -> dict[tuple[str, str], Fraction]:
 
 
 def between_share(regions: Sequence[str]) -> Fraction | None:
-    """Bytes between regions, as a share of those of flat averaging; None: nothing is sent there."""
+    """Return the bytes between regions as a share of those of flat averaging. None if there are none."""
     sums = [
         sum((v for (a, b), v in sent(regions).items() if a != b), Fraction(0)) for sent in (_sent, flat_sent)
     ]
@@ -35,20 +36,20 @@ def between_share(regions: Sequence[str]) -> Fraction | None:
 def _plan_notes(regions: Sequence[str]) -> list[str]:
     share = between_share(regions)
     if share is None:
-        what = "all peers are in one region, so it sends what flat averaging does"
+        what = "all peers are in one region, so it sends the same bytes as flat averaging"
     elif share == 1:
-        what = "no region has two peers, so it sends what flat averaging does"
+        what = "no region has two peers, so it sends the same bytes as flat averaging"
     else:
-        what = f"{float(share):.2f} of flat averaging's bytes go between the {len(set(regions))} regions"
+        what = f"sends {float(share):.2f} of flat averaging's bytes between the {len(set(regions))} regions"
     return [f"averaging hierarchical: {what}"]
 
 
 HIERARCHICAL = Exchange(
     key="averaging",
     name="hierarchical",
-    meaning="first within each region (cloud/region), then once between the regions",
+    meaning="gradients are averaged first within each region (cloud/region), then once between the regions",
     sent=_sent,
-    transfer_s=flat_transfer_s,  # an upper bound: what it saves between regions is not predicted
+    transfer_s=flat_transfer_s,  # an upper bound: the saving between regions is not predicted
     plan_notes=_plan_notes,
     whole_group=False,
     averager="HierarchicalAverager",

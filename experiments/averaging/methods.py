@@ -1,4 +1,4 @@
-"""All averaging methods by their names in the experiment file. A new method is listed here."""
+"""All averaging methods by their names in the experiment file. Register new methods here."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ METHOD_KEYS = ("averaging", "compression", "overlap", "plain")
 
 
 class UnknownMethodError(LookupError):
-    """A value that no method has; the message names the key, the value and the known ones."""
+    """Unknown value of a key of `swarm`. The message names the key, the value and the known values."""
 
     def __init__(self, key: str, value: str, known: Sequence[str]) -> None:
         super().__init__(f"{key}: {value!r} is neither {' nor '.join(known)}")
@@ -38,17 +38,17 @@ def method_of(
     overlap: str = BLOCKING.name,
     plain: bool = False,
 ) -> AveragingMethod:
-    """The method that these keys of `swarm` choose. Raises UnknownMethodError."""
-    alone = (SINGLE_PEER,) if plain else ()
+    """Return the method that these keys of `swarm` select. Raises UnknownMethodError."""
+    single = (SINGLE_PEER,) if plain else ()
     return AveragingMethod(
         exchange=_named("averaging", averaging, EXCHANGES),
         compression=compression_of(compression),
-        schedules=(*alone, _named("overlap", overlap, OVERLAPS)),
+        schedules=(*single, _named("overlap", overlap, OVERLAPS)),
     )
 
 
 def compression_of(name: str) -> Compression:
-    """The compression of that name. Raises UnknownMethodError."""
+    """Return the compression with a name. Raises UnknownMethodError."""
     for family in COMPRESSION_FAMILIES:
         if (found := family.parse(name)) is not None:
             return found

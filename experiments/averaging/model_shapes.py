@@ -1,4 +1,4 @@
-"""The tensors that the models have: what PowerSGD makes of a gradient depends on its shape. Pure."""
+"""Tensor shapes of the models, which determine how PowerSGD factors a gradient. Pure."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from functools import cache
 from pathlib import Path
 
 Shapes = tuple[tuple[tuple[int, ...], int], ...]
-"""(shape, how many parameters have it)."""
+"""(shape, number of parameter tensors with that shape)."""
 
 _FILE = Path(__file__).resolve().parent.parent / "model_shapes.csv"
 
 
 @cache
 def model_shapes() -> dict[str, Shapes]:
-    """Shapes of all parameters, by model; each row of `model_shapes.csv` has its source."""
+    """Return the shapes of all parameters by model. Each row of `model_shapes.csv` names its source."""
     found: dict[str, list[tuple[tuple[int, ...], int]]] = {}
     with _FILE.open(newline="", encoding="utf-8") as file:
         for row in csv.DictReader(file):

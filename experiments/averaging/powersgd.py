@@ -1,7 +1,7 @@
-"""`compression: powersgd:<rank>`: which gradients are sent as two thin factors, and how many values that makes.
+"""`compression: powersgd:<rank>`: which gradients are sent as two low-rank factors, and how many values that makes.
 
 Vogels, Karimireddy, Jaggi: "PowerSGD: Practical Low-Rank Gradient Compression for Distributed Optimization", NeurIPS 2019
-(arXiv:1905.13727). The plan and the peer both use this module, so what is predicted is what is sent.
+(arXiv:1905.13727). The plan and the peer share this module, so the predicted bytes are those that are sent.
 """
 
 from __future__ import annotations
@@ -15,40 +15,40 @@ from functools import cache, partial
 from experiments.averaging.model_shapes import model_shapes
 from experiments.averaging.records import AveragingMethod, Compression, CompressionFamily, Problem, Setting
 
-MOST_RANK = 64
+MAX_RANK = 64
 _NAME = re.compile("powersgd:([1-9][0-9]?)")
-_WORTH = 2  # both factors together have at most half of the matrix's values, as in Hivemind
+_MIN_REDUCTION = 2  # both factors together have at most half of the matrix's values, as in Hivemind
 
 
 def factored(shape: Sequence[int], rank: int) -> tuple[int, int] | None:
-    """Rows and columns of the matrix that a tensor of this shape is sent as factors of; None: it is sent whole.
+    """Return the rows and columns of the matrix to be factored for a tensor of this shape. None: it is sent unfactored.
 
-    A tensor of more than two dimensions (a convolution) is a matrix of its first against all others.
+    A tensor with more than two dimensions (a convolution) becomes a matrix of its first dimension against all others.
     """
     if len(shape) < 2:
         return None
     rows, columns = shape[0], math.prod(shape[1:])
-    return (rows, columns) if _WORTH * rank * (rows + columns) <= rows * columns else None
+    return (rows, columns) if _MIN_REDUCTION * rank * (rows + columns) <= rows * columns else None
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """What becomes of some tensors: sums over those that are factored, and what is sent whole."""
+    """How a set of tensors is sent: sums over the factored matrices, and the values sent unfactored."""
 
     rows: int
     columns: int
-    values: int  # of the factored matrices
-    whole: int  # values of all other tensors
+    values: int  # in the factored matrices
+    whole: int  # in all other tensors
     rank: int
 
     @property
     def wire(self) -> int:
-        """Values that one peer's gradients are sent as: a left factor, a right one, the rest."""
+        """Number of values that one peer's gradients are sent as: left factors, right factors and the rest."""
         return self.rank * (self.rows + self.columns) + self.whole
 
 
 def sent(shapes: Iterable[tuple[Sequence[int], int]], rank: int) -> Sent:
-    """Of tensors given as (shape, how many of it)."""
+    """Compute how tensors, given as (shape, count), are sent at a rank."""
     rows = columns = values = whole = 0
     for shape, count in shapes:
         if (sides := factored(shape, rank)) is None:
@@ -62,7 +62,7 @@ def sent(shapes: Iterable[tuple[Sequence[int], int]], rank: int) -> Sent:
 
 @cache
 def factors_of(model: str, rank: int) -> Sent:
-    """What PowerSGD of that rank makes of the model's gradients. Raises KeyError for an unknown model."""
+    """Compute how a model's gradients are sent at a rank. Raises KeyError for an unknown model."""
     return sent(model_shapes()[model], rank)
 
 
@@ -81,21 +81,21 @@ def _problems(rank: int, method: AveragingMethod, setting: Setting) -> Iterator[
     if not method.exchange.whole_group:
         yield (
             ("swarm", "compression"),
-            f"'{name}' is averaged in two rounds that need the whole group, which averaging "
-            f"{method.exchange.name} does not have; write float16, or averaging: flat",
+            f"'{name}' is averaged in two rounds that need all peers in one group, which averaging "
+            f"{method.exchange.name} does not have; use float16, or averaging: flat",
         )
     if setting.model is not None and not halves(setting.model, rank):
         found = factors_of(setting.model, rank)
         yield (
             ("swarm", "compression"),
             f"'{name}' sends {found.wire} of {setting.model}'s {found.values + found.whole} values: its matrices are too "
-            "small for that rank; take a lower one, or float16",
+            "small for this rank; use a lower rank, or float16",
         )
 
 
 def _parse(name: str) -> Compression | None:
     found = _NAME.fullmatch(name)
-    if found is None or (rank := int(found[1])) > MOST_RANK:
+    if found is None or (rank := int(found[1])) > MAX_RANK:
         return None
     return Compression(
         name=name,
@@ -103,16 +103,16 @@ def _parse(name: str) -> Compression | None:
         bits_per_value=16,
         sent_values=partial(_sent_values, rank),
         rank=rank,
-        value_format="float16",  # factors, and what is sent whole
+        value_format="float16",  # of factors and unfactored values
         codec="Float16Compression",
         averager="PowerSgdAverager",
     )
 
 
 POWERSGD = CompressionFamily(
-    form=f"powersgd:<rank> with a rank from 1 to {MOST_RANK}",
+    form=f"powersgd:<rank> with a rank from 1 to {MAX_RANK}",
     pattern="^powersgd:([1-9]|[1-5][0-9]|6[0-4])$",
-    meaning=f"powersgd:4, which sends each large matrix as two factors of that rank (1 to {MOST_RANK}), and what that "
-    "leaves out in later rounds",
+    meaning=f"powersgd:4, which sends each large matrix as two factors of this rank (1 to {MAX_RANK}) and adds the "
+    "approximation error to later rounds",
     parse=_parse,
 )

@@ -1,8 +1,8 @@
-"""The records that an averaging method consists of: one for each value of a key of `swarm`.
+"""Record types of averaging methods. Each record describes one value of a key of `swarm`.
 
-`AveragingMethod` joins those that an experiment has chosen. The schema takes names and descriptions from the records, the
-parser the rules of combination, the plan, the reserve and the audit bytes and seconds, and the peer the names of the
-classes to build. Nothing here imports the schema, the catalogue or the peer, so all of them can import it.
+`AveragingMethod` combines the records that an experiment selects. The schema reads names and descriptions from them, the
+parser the rules for combining them, the plan, the reserve and the audit bytes and seconds, and the peer the names of the
+classes to build. This module imports none of these, so all of them can import it.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from fractions import Fraction
 from typing import Literal
 
 Problem = tuple[tuple[str, str], str]
-"""Section and key of the experiment file, and what is wrong there."""
+"""(section, key) of the experiment file, and the problem there."""
 
 
 def region_of(location: str) -> str:
-    """`cloud/region` of a place: the unit in which peers are near each other."""
+    """Return `cloud/region` of a place. Peers in the same region are close to each other."""
     return "/".join(location.split("/")[:2])
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What of an experiment decides, besides `swarm`, whether a method can be used; None: unknown."""
+    """Properties of an experiment, besides `swarm`, that decide whether a method can be used. None: unknown."""
 
     model: str | None = None
     peers: int | None = None
-    samples_scale: float | Literal["auto"] = 1  # 1: nothing is emulated
+    samples_scale: float | Literal["auto"] = 1  # 1 also if nothing is emulated
 
 
 def _no_problems(method: AveragingMethod, setting: Setting) -> Iterator[Problem]:
@@ -36,13 +36,13 @@ def _no_problems(method: AveragingMethod, setting: Setting) -> Iterator[Problem]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """What each value of each key has."""
+    """Fields that every record has."""
 
     key: str  # of `swarm`
     name: str  # the value in the experiment file
     meaning: str = ""  # for the reference of the experiment file
     problems: Callable[[AveragingMethod, Setting], Iterator[Problem]] = _no_problems
-    paper_note: str = ""  # what a reader must know who sees its figures beside the published ones
+    paper_note: str = ""  # note for comparisons of its figures with the published ones
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,51 +50,54 @@ class Exchange(Record):
     """Who sends gradients to whom in a round (`swarm.averaging`)."""
 
     sent: Callable[[Sequence[str]], Mapping[tuple[str, str], Fraction]]
-    """Whole gradients that the peers of one region send those of another in a round, by the region of each peer; a region
-    to itself: what its peers send each other."""
+    """Gradients (in units of one whole gradient) that the peers of one region send to those of another in a round, by
+    (source region, destination region). The argument is the region of each peer. A region to itself: what its peers send
+    each other."""
     transfer_s: Callable[[int, int, float, float], float]
-    """Seconds that a round's bytes take: bytes of a gradient, peers, bit/s of the slowest stream, bit/s of one VM."""
+    """Transfer seconds of a round, from: bytes of a gradient, peers, bit/s of the slowest stream, bit/s of one VM."""
     plan_notes: Callable[[Sequence[str]], list[str]] = lambda regions: []
-    whole_group: bool  # whether a round has all peers in one group
-    averager: str  # the class that the peer builds
+    whole_group: bool  # whether all peers of a round are in one group
+    averager: str  # class that the peer builds
 
     def peer_share(self, regions: Sequence[str], region: str) -> Fraction:
-        """Whole gradients that one peer of `region` sends in a round."""
+        """Return the number of whole gradients that one peer of `region` sends in a round."""
         sent = sum((v for (src, _), v in self.sent(regions).items() if src == region), Fraction(0))
         return sent / regions.count(region)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compression(Record):
-    """How a gradient is written on the wire (`swarm.compression`)."""
+    """How gradients are encoded on the wire (`swarm.compression`)."""
 
     key: str = "compression"
-    bits_per_value: int  # of each value that is sent; scales and offsets of quantised blocks are not counted
+    bits_per_value: int  # of each value sent, without the scales and offsets of quantised blocks
     sent_values: Callable[[str | None, int], int] = lambda model, parameters: parameters
-    """Values that a gradient is sent as, by the model's name (None: unknown) and number of parameters."""
-    rank: int | None = None  # of the factors that matrices are sent as; None: shapes do not matter
-    value_format: str  # of each value that is sent
-    audit_wording: str | None = None  # how parameters are averaged with it; None: as its name
-    codec: str  # the class that the peer builds
-    update_codec: str = "NoCompression"  # of averaged gradients that a peer hands on; exact after `codec`
-    averager: str | None = None  # the class that the peer builds; None: the exchange's
+    """Number of values sent for a gradient, from the model's name (None: unknown) and number of parameters."""
+    rank: int | None = None  # of the factors of matrices; None: the shapes do not matter
+    value_format: str  # of each value sent
+    audit_wording: str | None = None  # phrase for the audit, "in FP16"; None: from the name
+    codec: str  # class that the peer builds
+    update_codec: str = (
+        "NoCompression"  # codec of averaged gradients that a peer forwards; lossless after `codec`
+    )
+    averager: str | None = None  # class that the peer builds; None: the exchange's
 
     @property
     def wording(self) -> str:
-        """How the audit says that parameters are averaged with it."""
+        """Phrase for the audit, as in "averaged in FP16"."""
         return self.audit_wording or f"as {self.name}"
 
     @property
     def bytes_per_value(self) -> float:
-        """Of each value that is sent."""
+        """Bytes of each value sent."""
         return self.bits_per_value / 8
 
     def gradient_bytes(self, model: str | None, parameters: int) -> int:
-        """Bytes of one whole gradient as it is sent. Raises KeyError for a model of unknown shapes where they matter."""
+        """Return the bytes of one encoded gradient. Raises KeyError if the model's shapes are needed and unknown."""
         return -(-self.sent_values(model, parameters) * self.bits_per_value // 8)
 
     def plan_reasons(self, model: str, parameters: int) -> list[str]:
-        """How much of a gradient is sent, where it is not all."""
+        """Return a sentence about the share of a gradient that is sent, if it is not all."""
         values = self.sent_values(model, parameters)
         if values == parameters:
             return []
@@ -106,34 +109,34 @@ class Compression(Record):
 
 @dataclass(frozen=True, slots=True)
 class CompressionFamily:
-    """Compressions whose name has a parameter."""
+    """A family of compressions whose name has a parameter."""
 
-    form: str  # of the name, with the parameter's limits
-    pattern: str  # the same as a regular expression of JSON Schema
-    meaning: str  # an example, and what it does
-    parse: Callable[[str], Compression | None]  # of a name; None: not one of these
+    form: str  # format of the name, with the parameter's limits
+    pattern: str  # the format as a regular expression for JSON Schema
+    meaning: str  # an example and its description
+    parse: Callable[[str], Compression | None]  # parses a name; None: not of this family
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule(Record):
-    """When rounds happen, and what of them is hidden behind calculation (`swarm.overlap`, `swarm.plain`)."""
+    """When rounds happen and whether they overlap with calculation (`swarm.overlap`, `swarm.plain`)."""
 
     epoch_s: Callable[[float, float, float], float] = lambda calc_s, comm_s, step_s: calc_s + comm_s
-    """Expected seconds of an epoch: calculation, communication, and one step that a peer reports."""
+    """Expected seconds of an epoch, from the seconds of calculation, communication and one reported step."""
     plan_notes: Callable[[float | None, float], list[str]] = lambda calc_s, comm_s: []
-    """What the plan says of it, by an epoch's calculation (None: unknown) and communication in seconds."""
+    """Notes for the plan, from the seconds of an epoch's calculation (None: unknown) and communication."""
     has_rounds: bool = True
-    hides_rounds: bool = False  # a shortened calculation would hide less, so samples_scale must be 1
-    optimizer: str  # the class that the peer builds
+    overlaps_rounds: bool = False  # a shortened calculation would overlap less, so samples_scale must be 1
+    optimizer: str  # class that the peer builds
 
 
 @dataclass(frozen=True, slots=True)
 class AveragingMethod:
-    """How an experiment averages: the records that it has chosen."""
+    """The averaging method of an experiment: the records that it selects."""
 
     exchange: Exchange
     compression: Compression
-    schedules: tuple[Schedule, ...]  # of each key that asks for one; the first takes effect
+    schedules: tuple[Schedule, ...]  # one per key that selects one; the first takes effect
 
     @property
     def schedule(self) -> Schedule:
@@ -142,7 +145,7 @@ class AveragingMethod:
 
     @property
     def records(self) -> tuple[Record, ...]:
-        """All that were chosen, in the order in which their problems are reported."""
+        """All selected records, in the order in which their problems are reported."""
         return (*self.schedules, self.compression, self.exchange)
 
     @property
@@ -151,16 +154,16 @@ class AveragingMethod:
         return self.compression.averager or self.exchange.averager
 
     def problems(self, setting: Setting) -> Iterator[Problem]:
-        """Where and why the records cannot be combined with each other or used in that setting."""
+        """Yield where and why the records cannot be combined, or not be used in a setting."""
         for record in self.records:
             yield from record.problems(self, setting)
 
     def transfer_s(self, model: str, parameters: int, peers: int, slowest_bps: float, vm_bps: float) -> float:
-        """Seconds that a round's bytes take at full size."""
+        """Return the transfer seconds of a round at full scale."""
         gradient_bytes = self.compression.gradient_bytes(model, parameters)
         return self.exchange.transfer_s(gradient_bytes, peers, slowest_bps, vm_bps)
 
     def plan_notes(self, regions: Sequence[str], calc_s: float | None, comm_s: float | None) -> list[str]:
-        """What the plan says; `calc_s`, `comm_s`: of an epoch at full size, None: unknown."""
+        """Return the notes for the plan. `calc_s`, `comm_s`: of an epoch at full scale; None: unknown."""
         timed = [] if comm_s is None else self.schedule.plan_notes(calc_s, comm_s)
         return self.exchange.plan_notes(regions) + timed

@@ -1,4 +1,4 @@
-"""`plain: true`: one peer in torch's own loop, without rounds."""
+"""`plain: true`: a single peer in a plain torch loop, without rounds."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ def _problems(method: AveragingMethod, setting: Setting) -> Iterator[Problem]:
     if setting.peers is not None and setting.peers > 1:
         yield (
             ("swarm", "plain"),
-            f"a plain loop averages with nobody, and there are {setting.peers} peers; remove it, or keep one peer",
+            f"a plain loop does not average, but there are {setting.peers} peers; remove the key, or keep one peer",
         )
     for schedule in method.schedules:
-        if schedule.hides_rounds:
+        if schedule.overlaps_rounds:
             yield (
                 ("swarm", schedule.key),
-                "a plain loop has no communication to overlap; remove it, or remove swarm.plain",
+                "a plain loop has no communication to overlap; remove the key, or remove swarm.plain",
             )
 
 
 SINGLE_PEER = Schedule(
     key="plain",
     name="true",
-    meaning="one peer in a plain torch loop, which averages with nobody",
+    meaning="a single peer in a plain torch loop, without averaging",
     problems=_problems,
     has_rounds=False,
     optimizer="PlainOptimizer",

@@ -1,1 +1,1 @@
-"""Scales of an emulated run: time, bytes, ballast, TCP windows, expected host load."""
+"""Scales of an emulated run: time, bytes, ballast, TCP windows and expected host load."""

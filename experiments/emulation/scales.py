@@ -1,9 +1,9 @@
-"""Which scales a run uses and what follows: a pure function of the experiment and the host.
+"""Scales of a run and the resulting sizes and times, as a pure function of the experiment and the host.
 
-The rules and their measurements are in `docs/emulated-cloud.md`. In short: averaging does not depend on
-the target batch size and calculation is linear in it, so calculation is shortened (`samples_scale`);
-transfer times stay when bytes and bandwidths shrink together (`bytes_scale`), as far as the host's CPU
-asks for it and what does not shrink along lets it.
+The rules and measurements are in `docs/emulated-cloud.md`. In short: averaging does not depend on the target batch
+size and calculation is linear in it, so calculation is shortened (`samples_scale`). Transfer times do not change if
+bytes and bandwidths are reduced together (`bytes_scale`). How much depends on the host's CPU and on the constants that
+cannot be scaled.
 """
 
 from __future__ import annotations
@@ -14,51 +14,55 @@ from dataclasses import dataclass
 
 from cloud.networks import vm_limit
 from experiments.catalog import StepTime, models, step_time
-from experiments.emulation.ballast import ballast, largest_scale, shapes_lost
+from experiments.emulation.ballast import ballast, ballast_error, largest_scale
 from experiments.emulation.bytes_scale import HIVEMIND_PART_BYTES, Traffic, bytes_scale, parts_of
 from experiments.emulation.host_load import KERNEL_WINDOWS_SWITCH_S_PER_GB, SWITCH_S_PER_GB
 from experiments.emulation.windows import stream_limit
 from experiments.schema.errors import SpecError
 from experiments.schema.models import Emulation, ExperimentSpec
 
-CALC_S = 14.0  # raw calculation an epoch: long against progress reports (1 s), short against one's patience
-REPORT_S = 1.0  # a report costs five DHT stores; one a second was measured to be harmless
+CALC_S = 14.0  # raw calculation per epoch: long relative to progress reports (1 s), short enough for the user
+REPORT_S = 1.0  # a report costs five DHT stores; one per second was measured to be harmless
 
 
 @dataclass(frozen=True, slots=True)
 class EmulationPlan:
-    """The resolved scales and what follows from them. `raw`: as it happens on this machine."""
+    """The resolved scales and the resulting sizes and times. Raw: on this machine."""
 
     bytes_scale: float
     time_scale: float
     samples_scale: float  # exactly target_batch_size / raw_target_batch_size
     raw_target_batch_size: int
-    coalesce: Mapping[str, int]  # accelerator steps a peer reports as one, by accelerator
-    steps: float  # accelerator steps a peer takes an epoch (mean of the peers)
+    coalesce: Mapping[str, int]  # accelerator steps that a peer reports as one, by accelerator
+    steps: float  # accelerator steps per peer and epoch (mean over the peers)
     parameters: int  # to average, after bytes_scale
-    parts: int  # a peer sends each other peer in a round
+    parts: int  # from each peer to each other in a round
     part_size_bytes: int
-    calc_s: float | None  # raw, expected; None, here and below: nobody measured a step of it
-    comm_s: float  # expected; does not scale
-    epoch_s: float | None  # raw, expected
-    study_calc_s: float | None  # at the study's scale, expected
-    study_epoch_s: float | None
-    host_busy: float | None  # expected share of all cores, mean over an epoch; None: nothing is emulated here
-    reckoned_epoch_s: float  # what traffic is counted by: the same, else matchmaking, the least a round takes
-    windows: str  # what limits a stream: paced, kernel; "": no network is emulated
-    window_bytes: float | None  # kernel: a stream's TCP window at full size; None: not limited by one
-    reasons: tuple[str, ...]  # why each value is what it is, one sentence each
-    matrices: tuple[tuple[int, int], ...] = ()  # among the ballast; else it is vectors
+    calc_s: float | None  # expected, raw; None, here and below: its step time was never measured
+    comm_s: float  # expected, raw
+    epoch_s: float | None  # expected, raw
+    study_calc_s: float | None  # expected, at full scale
+    study_epoch_s: float | None  # expected, at full scale
+    host_busy: float | None  # expected share of all cores, mean over an epoch; None: nothing is emulated
+    reckoned_epoch_s: (
+        float  # for traffic per hour: study_epoch_s, or matchmaking, the shortest possible round, if unknown
+    )
+    windows: str  # what limits a stream: paced, kernel; "": no emulated network
+    window_bytes: float | None  # kernel: TCP window of a stream at full scale; None: no limit
+    reasons: tuple[str, ...]  # one sentence for each value
+    matrices: tuple[tuple[int, int], ...] = ()  # in the ballast; the rest is vectors
 
 
 def resolve_emulation(spec: ExperimentSpec, cores: int) -> EmulationPlan:
-    """The scales for a host with so many cores; what the experiment gives is kept.
+    """Resolve the scales for a host with `cores` cores. Scales set in the experiment are kept.
 
-    Expected communication is PAPER's predictor: the slower of one stream on the slowest pair and a VM's own
-    sending limit, plus matchmaking. Raises SpecError when the experiment says `emulation: null`.
+    The expected communication follows PAPER.md: the slower of one stream on the slowest pair and a VM's own sending
+    limit, plus matchmaking. Raises SpecError if the experiment has `emulation: null`.
     """
     if spec.emulation is None:
-        raise SpecError.of(spec.name, "is not to be emulated ('emulation: null'); remove the key to allow it")
+        raise SpecError.of(
+            spec.name, "has 'emulation: null', so it cannot be emulated; remove the key to allow it"
+        )
     accelerators = [g.alternatives[0].accelerators for g in spec.peers for _ in range(g.count)]
     peers = [_times(spec, accelerator) for accelerator in accelerators]
     n, batch, target = len(peers), spec.swarm.batch_size, spec.swarm.target_batch_size
@@ -67,16 +71,16 @@ def resolve_emulation(spec: ExperimentSpec, cores: int) -> EmulationPlan:
 
     time_scale = 1.0 if spec.emulation.time_scale == "auto" else spec.emulation.time_scale
     reasons.append(
-        "time_scale 1: the only one proved" if time_scale == 1 else f"time_scale {time_scale:g}: as given"
+        "time_scale 1: the only validated one" if time_scale == 1 else f"time_scale {time_scale:g}: as given"
     )
 
     rate = sum(batch / _step_s(times, batch) for times in peers)  # samples/s of all peers together
     study_calc_s = target / rate
-    coalesce, said = _coalesce(spec)
+    coalesce, coalesce_reason = _coalesce(spec)
     raw_target = _raw_target(
         spec, spec.emulation, sum(batch * coalesce[a] for a in accelerators), rate, reasons
     )
-    reasons.append(said)
+    reasons.append(coalesce_reason)
     calc_s = raw_target / rate / time_scale
 
     limit = stream_limit(spec, spec.emulation)
@@ -104,20 +108,20 @@ def resolve_emulation(spec: ExperimentSpec, cores: int) -> EmulationPlan:
         if method.compression.rank is None
         else largest_scale(spec.model, method.compression),
     )
-    wished, given_by = spec.emulation.bytes_scale, "as given"
-    if wished == "auto":
-        wished, given_by = limit.bytes_scale, "the kernel windows' own"
-    shrunk = bytes_scale(traffic, cores, wished, given_by)
-    reasons += shrunk.reasons
-    sent_bytes, parts = traffic.sent_bytes(shrunk.scale), traffic.parts_at(shrunk.scale)
-    why = "as given" if traffic.parts else parts_of(n, sent_bytes, shrunk.scale)[1]
+    requested, given_by = spec.emulation.bytes_scale, "as given"
+    if requested == "auto":
+        requested, given_by = limit.bytes_scale, "required by the kernel windows"
+    chosen = bytes_scale(traffic, cores, requested, given_by)
+    reasons += chosen.reasons
+    sent_bytes, parts = traffic.sent_bytes(chosen.scale), traffic.parts_at(chosen.scale)
+    why = "as given" if traffic.parts else parts_of(n, sent_bytes, chosen.scale)[1]
     reasons.append(f"parts {parts}: {why}")
-    made = ballast(spec.model, method.compression, shrunk.scale)
+    made = ballast(spec.model, method.compression, chosen.scale)
     if made is None:
-        raise SpecError.of(spec.name, shapes_lost(spec.model, method.compression, shrunk.scale))
+        raise SpecError.of(spec.name, ballast_error(spec.model, method.compression, chosen.scale))
 
     return EmulationPlan(
-        bytes_scale=shrunk.scale,
+        bytes_scale=chosen.scale,
         time_scale=time_scale,
         samples_scale=target / raw_target,
         raw_target_batch_size=raw_target,
@@ -131,7 +135,7 @@ def resolve_emulation(spec: ExperimentSpec, cores: int) -> EmulationPlan:
         epoch_s=epoch_s,
         study_calc_s=study_calc_s,
         study_epoch_s=study_epoch_s,
-        host_busy=shrunk.load.epoch,
+        host_busy=chosen.load.epoch,
         reckoned_epoch_s=study_epoch_s,
         windows=limit.windows,
         window_bytes=limit.window_bytes,
@@ -141,9 +145,9 @@ def resolve_emulation(spec: ExperimentSpec, cores: int) -> EmulationPlan:
 
 
 def full_size(spec: ExperimentSpec) -> EmulationPlan:
-    """Nothing scaled and nothing emulated: rented VMs train the model itself, as fast as they can.
+    """Return the plan for rented VMs, without scaling or emulation.
 
-    Its duration is expected from measured step times, and unknown where one accelerator has none: the VMs need none.
+    The duration is estimated from measured step times. It is unknown if one accelerator has none.
     """
     model, batch, target = models()[spec.model], spec.swarm.batch_size, spec.swarm.target_batch_size
     n = spec.peer_count
@@ -153,7 +157,7 @@ def full_size(spec: ExperimentSpec) -> EmulationPlan:
     plain = spec.swarm.plain
     known = [t for a in accelerators if (t := step_time(spec.model, a, plain=plain)) is not None]
     calc_s, comm_s = None, _comm_s(spec, vm_limit())
-    if len(known) == n and model.kind != "digits":  # its step time is what it is padded to, not a measurement
+    if len(known) == n and model.kind != "digits":  # digits' step time is a padding target, not a measurement
         calc_s = target / sum(batch / _step_s(times, batch) for times in known)
     last_s = max((_step_s(times, batch) for times in known), default=0.0)
     epoch_s = None if calc_s is None else method.schedule.epoch_s(calc_s, comm_s, last_s)
@@ -181,7 +185,7 @@ def full_size(spec: ExperimentSpec) -> EmulationPlan:
 
 
 def _comm_s(spec: ExperimentSpec, slowest_bps: float) -> float:
-    """A round at the model's size: its bytes and matchmaking."""
+    """Return the seconds of a round at full scale: transfers and matchmaking."""
     if not spec.swarm.method.schedule.has_rounds:
         return 0.0
     return _transfer_s(spec, slowest_bps) + spec.swarm.matchmaking_time_s
@@ -196,7 +200,8 @@ def _times(spec: ExperimentSpec, accelerator: str) -> StepTime:
     times = step_time(spec.model, accelerator, plain=spec.swarm.plain)
     if times is None:
         raise SpecError.of(
-            spec.name, f"no step time is known for {spec.model} on {accelerator}; choose another pair"
+            spec.name,
+            f"no step time is known for {spec.model} on {accelerator}; choose another model or accelerator",
         )
     return times
 
@@ -206,10 +211,10 @@ def _step_s(times: StepTime, batch_size: int) -> float:
 
 
 def _coalesce(spec: ExperimentSpec) -> tuple[dict[str, int], str]:
-    """Steps a report, by accelerator that a slot may get, as far as its step time is known; and why."""
+    """Return the steps per report by accelerator, for all alternatives with a known step time, and the reason."""
     batch = spec.swarm.batch_size
-    wished = dict.fromkeys(r.accelerators for group in spec.peers for r in group.alternatives)
-    known = {a: step_time(spec.model, a, plain=spec.swarm.plain) for a in wished}
+    accelerators = dict.fromkeys(r.accelerators for group in spec.peers for r in group.alternatives)
+    known = {a: step_time(spec.model, a, plain=spec.swarm.plain) for a in accelerators}
     step_s = {a: _step_s(times, batch) for a, times in known.items() if times is not None}
     most = max(1, spec.swarm.target_batch_size // (spec.peer_count * batch))
     found = {a: min(most, max(1, round(REPORT_S / seconds))) for a, seconds in step_s.items()}
@@ -218,29 +223,31 @@ def _coalesce(spec: ExperimentSpec) -> tuple[dict[str, int], str]:
         why = f"{count}: a step takes {step_s[accelerator]:.3g} s,"
     else:
         why = ", ".join(f"{c} on {a} (a step takes {step_s[a]:.3g} s)" for a, c in found.items()) + ":"
-    return found, f"coalesce {why} a peer reports about once a second"
+    return found, f"coalesce {why} a peer reports about once per second"
 
 
 def _raw_target(
     spec: ExperimentSpec, emulation: Emulation, unit: int, rate: float, reasons: list[str]
 ) -> int:
-    """Raw target batch size. `unit`: samples of one report of each peer; `rate`: samples/s of all."""
+    """Return the raw target batch size. `unit`: samples in one report of every peer. `rate`: samples/s of all peers."""
     target, study_calc_s = spec.swarm.target_batch_size, spec.swarm.target_batch_size / rate
-    short, hides = study_calc_s <= CALC_S, spec.swarm.method.schedule.hides_rounds
-    if emulation.samples_scale == 1 or (emulation.samples_scale == "auto" and (short or hides)):
+    short, overlaps = study_calc_s <= CALC_S, spec.swarm.method.schedule.overlaps_rounds
+    if emulation.samples_scale == 1 or (emulation.samples_scale == "auto" and (short or overlaps)):
         why = (
-            "as given" if emulation.samples_scale == 1 else f"an epoch calculates {study_calc_s:.1f} s anyway"
+            "as given"
+            if emulation.samples_scale == 1
+            else f"an epoch has only {study_calc_s:.1f} s of calculation"
         )
         if emulation.samples_scale == "auto" and not short:
-            why = f"what {study_calc_s:.1f} s of calculation hide of the communication does not scale"
+            why = f"the communication that overlaps with {study_calc_s:.1f} s of calculation does not scale"
         reasons.append(f"samples_scale 1: {why}")
         return target
     if emulation.samples_scale == "auto":
-        wished, why = CALC_S * rate / unit, f"about {CALC_S:g} s of calculation an epoch"
+        reports, why = CALC_S * rate / unit, f"about {CALC_S:g} s of calculation per epoch"
     else:
-        wished, why = target / emulation.samples_scale / unit, f"{emulation.samples_scale:g} wished"
-    raw = min(max(1, round(wished)) * unit, target)
+        reports, why = target / emulation.samples_scale / unit, f"{emulation.samples_scale:g} requested"
+    raw = min(max(1, round(reports)) * unit, target)
     reasons.append(
-        f"samples_scale {target / raw:g}: {why}, in multiples of {unit} samples (a report of each peer)"
+        f"samples_scale {target / raw:g}: {why}, in multiples of {unit} samples (one report of every peer)"
     )
     return raw

@@ -1,1 +1,1 @@
-"""The DHT monitor: a client-mode Hivemind node that scrapes progress and epoch records at 1 Hz."""
+"""The DHT monitor: a client-mode Hivemind node that reads progress and epoch records once per second."""

@@ -1,4 +1,4 @@
-"""`python -m experiments.monitor CONFIG`: the monitor as a program of its own."""
+"""Run the monitor: `python -m experiments.monitor CONFIG`."""
 
 import sys
 

@@ -1,9 +1,9 @@
-"""What of that which the DHT serves may count: a pure gate that believes nothing it has not checked.
+"""Validation of records read from the DHT. Pure.
 
-Nodes with Hivemind's validators refuse bad records, but a node without them may serve anything, so
-each record is checked here again, cheapest first: size, subkey, roster, signature (Hivemind's
-own validator), schema, numbers, sequence. How new a record is its sequence number tells, not a clock: the peer's may
-differ from ours. A rejected record is counted once, however often it is read.
+Nodes with Hivemind's validators refuse bad records, but a node without them may serve anything. So each record is
+checked again here, cheapest check first: size, subkey, roster, signature (with Hivemind's own validator), schema,
+numbers, sequence. The newer of two records is the one with the larger sequence number; clocks are not compared, because
+the peer's may differ from ours. A rejected record is counted once, however often it is read.
 """
 
 # pyright: reportMissingTypeStubs=false
@@ -38,13 +38,13 @@ from experiments.wire.dht_records import (
 from experiments.wire.hivemind.values import entries_of, is_sound
 
 _log = logging.getLogger(__name__)
-_REMEMBERED = 4096  # digests of records already judged
-_CLOCK = "clock"  # a refusal that another moment may take back
+_MAX_CHECKED = 4096  # digests of records already checked
+_CLOCK = "clock"  # a rejection that is checked again later
 
 
 @dataclass(frozen=True)
 class Raw:
-    """One subkey's entry as a DHT node served it."""
+    """Entry of one subkey, as served by a DHT node."""
 
     key: bytes  # DHT id of the key
     subkey: Any  # deserialised, of any type
@@ -53,7 +53,7 @@ class Raw:
 
     @property
     def digest(self) -> bytes:
-        """Names this very entry."""
+        """SHA-256 that identifies this entry."""
         subkey: bytes = MSGPackSerializer.dumps(self.subkey)
         return hashlib.sha256(
             b"%d %d %r " % (len(self.key), len(subkey), self.expiration) + self.key + subkey + self.value
@@ -61,7 +61,7 @@ class Raw:
 
 
 def raw_entries(key: bytes, value: object) -> list[Raw]:
-    """What a node answered for a key, as entries of the right types; the rest, and what is over a flood's bound, is not read."""
+    """Return the entries of a node's answer for a key. Entries of wrong types, and those above `MAX_ENTRIES`, are dropped."""
     sound = [
         (subkey, entry)
         for subkey, entry in entries_of(value)
@@ -71,27 +71,27 @@ def raw_entries(key: bytes, value: object) -> list[Raw]:
 
 
 @dataclass(frozen=True)
-class Wrong:
-    """A record that was refused. `vm` is whose it claims to be, "" when that is not on the roster."""
+class Rejection:
+    """A rejected record."""
 
     reason: str
-    vm: str
+    vm: str  # the VM that it claims to be from; "" if that is not on the roster
     detail: str
 
 
 class Verifier:
-    """Checks signatures as Hivemind's nodes do."""
+    """Verify signatures in the same way as Hivemind's nodes."""
 
     def __init__(self) -> None:
         self._validator: Any = RSASignatureValidator()
 
     def payload(self, raw: Raw) -> bytes:
-        """The value without its signature. Raises RecordError("signature")."""
+        """Verify an entry and return its value without the signature. Raises RecordError("signature")."""
         record = DHTRecord(raw.key, MSGPackSerializer.dumps(raw.subkey), raw.value, raw.expiration)
         try:
             if self._validator.validate(record):
                 return self._validator.strip_value(record)
-        except (ValueError, TypeError, UnsupportedAlgorithm) as error:  # a public key that is none
+        except (ValueError, TypeError, UnsupportedAlgorithm) as error:  # an invalid public key
             raise RecordError("signature", repr(error)) from error
         raise RecordError("signature", "missing or not by the owner's key")
 
@@ -103,11 +103,12 @@ class _Seen:
 
 
 class Gate:
-    """Takes entries, gives back what is new and true, and what is wrong. State: what was accepted so far.
+    """Validates entries and remembers the accepted records.
 
-    Reasons of refusal: "size", "subkey", "roster" (VM unknown, or not its key), "signature", "schema", "identity",
-    "values", "replayed" (an older sequence after a newer one), "changed" (another content for an epoch already accepted),
-    "unreadable" (a fault of ours), "clock" (times a day from ours: judged again at each reading, since either clock may be set).
+    Reasons of a rejection: "size", "subkey", "roster" (unknown VM, or not its key), "signature", "schema", "identity",
+    "values", "replayed" (an older sequence after a newer one), "changed" (different content for an epoch already
+    accepted), "unreadable" (a bug of ours), "clock" (times more than a day from ours; checked again at each reading, since
+    either clock may be corrected).
     """
 
     def __init__(self, run_key: str, verifier: Verifier) -> None:
@@ -116,41 +117,41 @@ class Gate:
             self._fields[DHTID.generate(source=f"{run_key}_{name}").to_bytes()] = name
         self._verifier = verifier
         self._seen: dict[tuple[str, str], _Seen] = {}
-        self._judged: OrderedDict[bytes, str] = OrderedDict()  # digest: reason, "" if good
+        self._checked: OrderedDict[bytes, str] = OrderedDict()  # digest: reason, "" if accepted
 
     @property
     def keys(self) -> list[bytes]:
-        """DHT ids of the keys it judges."""
+        """DHT ids of the keys that this gate validates."""
         return list(self._fields)
 
     def newest_epoch(self, vm: str) -> int:
-        """The last epoch accepted of a VM, 0 if none."""
+        """Return the newest accepted epoch of a VM, 0 if none."""
         seen = self._seen.get((EPOCHS_FIELD, vm))
         return max(seen.rows, default=0) if seen else 0
 
     def restore(self, name: str, vm: str, epoch: int, row: EpochReport | Evaluation) -> None:
-        """Remember what an earlier process of this monitor wrote, so that it is not written twice."""
+        """Mark a record as accepted that an earlier process of this monitor wrote, so that it is not written again."""
         self._seen.setdefault((name, vm), _Seen()).rows[epoch] = row
 
     def offer(
         self, entries: Iterable[Raw], roster: Roster, now_s: float
-    ) -> tuple[list[EpochReport | Evaluation], list[Wrong]]:
-        """Judge what one scrape brought, from all replicas.
+    ) -> tuple[list[EpochReport | Evaluation], list[Rejection]]:
+        """Validate the entries of one scrape, from all replicas, and return the new records and the rejections.
 
-        Of each subkey the entries are tried from the latest expiration down to the first good one; older
-        copies behind it are replicas that missed a store, nobody's fault, and are left alone. An entry
-        that was judged in an earlier scrape costs nothing.
+        The entries of a subkey are tried from the latest expiration down to the first valid one. Older copies are
+        replicas that missed a store; they are ignored and not counted as rejections. Entries that were checked in an
+        earlier scrape are not checked again.
         """
         new: list[EpochReport | Evaluation] = []
-        wrong: list[Wrong] = []
+        rejected: list[Rejection] = []
         settled: set[tuple[bytes, bytes]] = set()
         for raw in sorted(entries, key=lambda entry: entry.expiration, reverse=True):
             place = (raw.key, MSGPackSerializer.dumps(raw.subkey))
             if raw.key not in self._fields or place in settled:
                 continue
             digest = raw.digest
-            if (before := self._judged.get(digest)) is not None:
-                self._judged.move_to_end(digest)
+            if (before := self._checked.get(digest)) is not None:
+                self._checked.move_to_end(digest)
                 if not before:
                     settled.add(place)
                 if before != _CLOCK:
@@ -164,19 +165,19 @@ class Gate:
             except RecordError as error:
                 reason = error.reason
                 if reason != before:
-                    wrong.append(Wrong(reason, vm, str(error)))
-            except Exception as error:  # noqa: BLE001 - logged: it must cost no other record
-                _log.exception("a record of %s cannot be read", vm or "nobody known")
+                    rejected.append(Rejection(reason, vm, str(error)))
+            except Exception as error:  # noqa: BLE001 - logged: other records must still be read
+                _log.exception("cannot read a record of %s", vm or "an unknown VM")
                 reason = "unreadable"
-                wrong.append(Wrong(reason, vm, repr(error)))
-            self._judged[digest] = reason
-            while len(self._judged) > _REMEMBERED:
-                self._judged.popitem(last=False)
-        return new, wrong
+                rejected.append(Rejection(reason, vm, repr(error)))
+            self._checked[digest] = reason
+            while len(self._checked) > _MAX_CHECKED:
+                self._checked.popitem(last=False)
+        return new, rejected
 
     def roster_changed(self) -> None:
-        """Judge again what was refused for its author: a VM may be on the roster now."""
-        self._judged = OrderedDict((d, reason) for d, reason in self._judged.items() if reason != "roster")
+        """Check entries again that were rejected because of the roster, which may list their VM now."""
+        self._checked = OrderedDict((d, reason) for d, reason in self._checked.items() if reason != "roster")
 
     def _accept(self, name: str, raw: Raw, peer: RosterPeer, now_s: float) -> list[EpochReport | Evaluation]:
         payload = self._verifier.payload(raw)
@@ -188,11 +189,11 @@ class Gate:
         sequence, rows = decode(value, peer.vm, peer.slot, peer.generation, now_s)
         seen = self._seen.setdefault((name, peer.vm), _Seen())
         if sequence < seen.sequence:
-            raise RecordError("replayed", f"{peer.vm}: number {sequence} after {seen.sequence}")
+            raise RecordError("replayed", f"{peer.vm}: sequence {sequence} after {seen.sequence}")
         by_epoch = {(row.epoch.epoch if name == EPOCHS_FIELD else row.epoch): row for row in rows}
         for epoch, row in by_epoch.items():
             if epoch in seen.rows and row != seen.rows[epoch]:
-                raise RecordError("changed", f"{peer.vm}: another content for epoch {epoch}")
+                raise RecordError("changed", f"{peer.vm}: different content for epoch {epoch}")
         fresh = [row for epoch, row in by_epoch.items() if epoch not in seen.rows]
         seen.sequence = sequence
         seen.rows |= by_epoch
@@ -200,9 +201,9 @@ class Gate:
 
 
 def _owner(raw: Raw, roster: Roster) -> RosterPeer:
-    """The roster's peer whose subkey this is."""
+    """Return the peer of the roster that owns the entry's subkey. Raises RecordError."""
     if len(raw.value) > MAX_VALUE_BYTES:
-        raise RecordError("size", f"{len(raw.value)} bytes, {MAX_VALUE_BYTES} are allowed")
+        raise RecordError("size", f"{len(raw.value)} bytes, the maximum is {MAX_VALUE_BYTES}")
     vm, key = vm_and_key_of(raw.subkey)
     peer = roster.peers.get(vm)
     if peer is None or peer.record_public_key != key:

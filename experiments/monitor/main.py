@@ -1,9 +1,9 @@
-"""The monitor's program: once a second it reads the swarm's DHT and appends what it accepts.
+"""Main program of the monitor: read the swarm's DHT once per second and append the accepted records to a file.
 
-It also brings the controller's orders to the peers. `main(config_path)` runs in a process of its own (forked
-by a provider, or `python -m experiments.monitor CONFIG`); roster.json, orders.bin and identity.key, by which the
-peers know it, lie beside the config, monitor.jsonl, status.json and monitor.log are written
-there. SIGTERM: one last scrape of at most 2 s, then the end.
+The monitor also publishes the controller's orders in the DHT. `main(config_path)` runs in its own process (forked by a
+provider, or `python -m experiments.monitor CONFIG`). It reads roster.json, orders.bin and identity.key (the identity
+that the peers expect) from the folder of the config, and writes monitor.jsonl, status.json and monitor.log there. On
+SIGTERM it does one last scrape of at most 2 s and exits.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 from cloud.clock import run_clock
 from experiments.log_file import LogFile
 from experiments.monitor.roster import Roster, RosterError, load_roster
-from experiments.monitor.sink import Sink, line_of, read_back, rejected_before, write_status
+from experiments.monitor.sink import Sink, line_of, read_accepted, read_rejected, write_status
 from experiments.wire.dht_records import EPOCHS_FIELD, EVALUATIONS_FIELD, EpochReport
 from experiments.wire.hivemind.sockets import SocketFolderError
 from experiments.wire.orders import Orders, OrdersError, orders_expiration_s, orders_key, verify
@@ -28,33 +28,33 @@ from experiments.wire.orders import Orders, OrdersError, orders_expiration_s, or
 _log = logging.getLogger("experiments.monitor")
 
 _LAST_SCRAPE_S = 2.0
-_FIRST_ORDERS_S = 600.0  # without any orders: as long as a usual lease
-_OUTLIVES_S = 30.0  # the peers' leases: their last records are still read
-_IDLE_READ_S = 5.0  # epochs and evaluations are read so often when nothing says that there is a new one
+_FIRST_ORDERS_S = 600.0  # wait this long for the first orders: the default lease
+_GRACE_S = 30.0  # keep running after the lease, to read the peers' last records
+_IDLE_READ_S = 5.0  # period for reading epochs and evaluations while no progress report shows a new epoch
 
 
 class MonitorConfigError(Exception):
-    """The config is not one this monitor can read."""
+    """The monitor's config cannot be read."""
 
 
 class AbandonedError(Exception):
-    """The controller has given no new orders for longer than a lease."""
+    """The controller has issued no new orders for longer than a lease."""
 
 
 @dataclass(frozen=True)
 class MonitorConfig:
-    """monitor/config.json."""
+    """Contents of monitor/config.json."""
 
     run_key: str
-    listen_address: str  # unused: a client listens nowhere; kept for providers that name every VM's address
+    listen_address: str  # unused, because a client does not listen; for providers that set it for every VM
     target_batch_size: int
     period_s: float
     dht_timeout_s: float
-    orders_public_key: str = ""  # of the run; with it the monitor brings orders.bin to the peers
+    orders_public_key: str = ""  # of the run; if set, the monitor publishes orders.bin
 
     @classmethod
     def load(cls, path: Path) -> MonitorConfig:
-        """Raises MonitorConfigError naming the file and what is wrong."""
+        """Read the config. Raises MonitorConfigError with the file and the problem."""
         try:
             raw: Any = json.loads(path.read_text())
             return cls(
@@ -70,9 +70,9 @@ class MonitorConfig:
 
 
 def main(config_path: str) -> int:
-    """Run until SIGTERM or SIGINT, or until the controller has given no new orders for a whole lease and 30 s.
+    """Run until SIGTERM or SIGINT, or until the controller has issued no new orders for a lease plus 30 s.
 
-    Exit code: 0 after a stop, 1 on a failure or without new orders (told in status.json).
+    Returns the exit code: 0 after a signal, 1 after a failure or without new orders (the reason is in status.json).
     """
     path = Path(config_path).absolute()
     folder = path.parent
@@ -83,13 +83,13 @@ def main(config_path: str) -> int:
     _log.propagate = False
     try:
         config = MonitorConfig.load(path)
-        # imported here: hivemind takes seconds, and a broken config should not wait for it
+        # imported here: importing hivemind takes seconds, and errors of the config should be reported before
         from experiments.wire.hivemind.patches import apply
 
         apply("monitor")
         asyncio.run(_Monitor(config, folder).run())
         return 0
-    except Exception as error:  # noqa: BLE001 - a program's outermost frame: told, not swallowed
+    except Exception as error:  # noqa: BLE001 - outermost frame of the program: reported in status.json
         _log.exception("the monitor failed")
         known = isinstance(error, MonitorConfigError | SocketFolderError | AbandonedError)
         message = str(error) if known else f"monitor: {error!r}; see {folder / 'monitor.log'}"
@@ -116,7 +116,7 @@ def _status(phase: str, *, peer_id: str = "", epoch: int = 0, error: str = "", *
 
 class _Monitor:
     def __init__(self, config: MonitorConfig, folder: Path) -> None:
-        # imported here like the patches
+        # imported here for the same reason as the patches
         from experiments.monitor.acceptance import Gate, Raw, Verifier
         from experiments.monitor.progress import ProgressBoard
         from experiments.monitor.swarm import SwarmReader
@@ -133,12 +133,12 @@ class _Monitor:
         self._roster_error = ""
         self._orders: Orders | None = None
         self._orders_blob = b""
-        self._orders_read_at = time.monotonic()  # or begun, without orders
+        self._orders_read_at = time.monotonic()  # before the first orders: the start
         self._orders_error = ""
-        self._rejected = rejected_before(folder / "monitor.jsonl")
+        self._rejected = read_rejected(folder / "monitor.jsonl")
         self._records_read_at = -_IDLE_READ_S
         self._scrapes = 0
-        for row in read_back(folder / "monitor.jsonl"):
+        for row in read_accepted(folder / "monitor.jsonl"):
             if isinstance(row, EpochReport):
                 self._gate.restore(EPOCHS_FIELD, row.epoch.vm, row.epoch.epoch, row)
             else:
@@ -150,7 +150,7 @@ class _Monitor:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
-        self._tell("starting")
+        self._write_status("starting")
         identity = self._folder / "identity.key"
         starting = asyncio.create_task(self._reader.start(identity if identity.is_file() else None))
         stopping = asyncio.create_task(stop.wait())
@@ -162,12 +162,12 @@ class _Monitor:
             else:
                 starting.result()
                 await self._watch(stop)
-            self._tell("leaving")
+            self._write_status("leaving")
         finally:
             stopping.cancel()
             await self._reader.close()
             self._sink.close()
-        self._tell("done")
+        self._write_status("done")
 
     async def _watch(self, stop: asyncio.Event) -> None:
         """Scrape until `stop`. Raises AbandonedError."""
@@ -176,7 +176,7 @@ class _Monitor:
         abandoned = ""
         while not stop.is_set() and not (abandoned := self._why_abandoned(time.monotonic())):
             await self._scrape(0.9 * period_s, everything=False)
-            self._tell("ready" if self._reader.nodes else "dht")
+            self._write_status("ready" if self._reader.nodes else "dht")
             due = max(due + period_s, time.monotonic())
             try:
                 await asyncio.wait_for(stop.wait(), due - time.monotonic())
@@ -187,30 +187,30 @@ class _Monitor:
             raise AbandonedError(abandoned)
 
     async def _scrape(self, limit_s: float, *, everything: bool) -> None:
-        """Ask, wait at most `limit_s` for answers, write what is new. Late answers count in the next one."""
+        """Query the DHT, wait at most `limit_s` for answers and write what is new. Late answers count in the next scrape."""
         self._read_roster()
         began = time.monotonic()
         self._reader.connect(self._roster.maddrs(), began)
-        self._bring_orders(began)
+        self._publish_orders(began)
         keys = [self._board.key]
         if everything or self._new_epoch_seen() or began - self._records_read_at >= _IDLE_READ_S:
             self._records_read_at = began
             keys += self._gate.keys
-        asked = self._reader.ask(keys, self._entries.extend)
-        if asked:
-            await asyncio.wait(asked, timeout=limit_s)
+        queries = self._reader.query(keys, self._entries.extend)
+        if queries:
+            await asyncio.wait(queries, timeout=limit_s)
         entries, self._entries[:] = list(self._entries), []
         self._sink.write(self._rows(entries))
         self._scrapes += 1
 
     def _rows(self, entries: list[Any]) -> list[dict[str, Any]]:
-        """The lines that one scrape's entries make."""
+        """Return the lines of monitor.jsonl for the entries of one scrape."""
         now_s = self._now_s()
-        new, wrong = self._gate.offer(entries, self._roster, now_s)
-        wrong += self._board.offer(entries, self._roster, now_s)
+        new, rejected = self._gate.offer(entries, self._roster, now_s)
+        rejected += self._board.offer(entries, self._roster, now_s)
         lines = [line_of(row) for row in new]
         lines += [{"kind": "progress", **asdict(row)} for row in self._board.rows(now_s)]
-        for one in wrong:
+        for one in rejected:
             _log.warning("rejected: %s", one.detail)
             self._rejected[one.reason] = count = self._rejected.get(one.reason, 0) + 1
             lines.append(
@@ -221,7 +221,7 @@ class _Monitor:
         return lines
 
     def _new_epoch_seen(self) -> bool:
-        """Somebody's progress is past the last epoch that we have of it."""
+        """Whether a peer's progress is beyond the newest record of it."""
         return any(r.epoch > self._gate.newest_epoch(r.vm) for r in self._board.alive(self._now_s()))
 
     def _read_roster(self) -> None:
@@ -234,10 +234,12 @@ class _Monitor:
             self._roster = load_roster(path)
             self._roster_stamp, self._roster_error = stamp, ""
         except FileNotFoundError:
-            self._roster_error = f"{path}: there is no roster yet; no peer is believed"
+            self._roster_error = (
+                f"{path}: no roster yet; all records are rejected until the controller writes it"
+            )
         except (OSError, RosterError) as error:
             if str(error) != self._roster_error:
-                _log.warning("keeping the roster as it was: %s", error)
+                _log.warning("keeping the previous roster: %s", error)
             self._roster_error = str(error)
         else:
             self._gate.roster_changed()
@@ -255,34 +257,34 @@ class _Monitor:
                 self._orders_blob, self._orders_read_at = blob, now
             self._orders_error = ""
         except (OSError, OrdersError) as error:
-            self._orders_error = f"{self._folder / 'orders.bin'}: {error}; the controller writes it"
+            self._orders_error = f"{self._folder / 'orders.bin'}: {error}; the controller writes this file"
 
-    def _bring_orders(self, now: float) -> None:
+    def _publish_orders(self, now: float) -> None:
         if not self._config.orders_public_key:
             return
         self._read_orders(now)
-        # A controller that lives gives them anew each quarter of the lease: older ones would only lengthen leases.
+        # A running controller renews the orders every quarter of a lease. Publishing older ones would only extend leases.
         if self._orders is not None and now - self._orders_read_at < self._orders.lease_s:
             key = orders_key(self._config.run_key)
-            self._reader.bring(key, self._orders_blob, orders_expiration_s(self._orders.version), now)
+            self._reader.publish(key, self._orders_blob, orders_expiration_s(self._orders.version), now)
 
     def _why_abandoned(self, now: float) -> str:
-        """Why the controller is taken for gone, and the peers with it; "" while it is not. `now`: monotonic s.
+        """Return why the controller, and with it the peers, are considered gone; "" otherwise. `now`: monotonic s.
 
-        The orders are read again first: this process may have been stopped for longer than a lease.
+        The orders are read again first, because this process may have been suspended for longer than a lease.
         """
         if not self._config.orders_public_key:
             return ""
         self._read_orders(now)
         lease_s = _FIRST_ORDERS_S if self._orders is None else self._orders.lease_s
-        if now - self._orders_read_at < lease_s + _OUTLIVES_S:
+        if now - self._orders_read_at < lease_s + _GRACE_S:
             return ""
         return (
-            f"no new orders of the controller for {now - self._orders_read_at:.0f} s (the lease of this run is "
-            f"{lease_s:.0f} s), so the monitor ended"
+            f"no new orders from the controller for {now - self._orders_read_at:.0f} s (the lease of this run is "
+            f"{lease_s:.0f} s), so the monitor exited"
         )
 
-    def _tell(self, phase: str) -> None:
+    def _write_status(self, phase: str) -> None:
         alive = self._board.alive(self._now_s())
         warnings = [error for error in (self._roster_error, self._orders_error) if error]
         if self._rejected:

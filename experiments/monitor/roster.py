@@ -1,4 +1,4 @@
-"""Who may speak: the peers the controller put on the run's roster."""
+"""The roster: the peers whose records the monitor accepts. The controller writes it."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ class RosterPeer:
     slot: str
     generation: int
     record_public_key: str  # OpenSSH text
-    maddr: str | None  # None until the peer said where it listens
+    maddr: str | None  # None until the peer has reported its address
     peer_id: str | None = None  # libp2p, base58; None: not known in advance
 
 
 class Roster:
-    """The peers by VM, and by what they sign with."""
+    """The peers, by VM and by record key."""
 
     def __init__(self, peers: Iterable[RosterPeer] = ()) -> None:
-        """Raises RosterError when two peers share a name or a key, or a name fits no subkey."""
+        """Index the peers. Raises RosterError if a name or key is used twice, or a name cannot be part of a subkey."""
         self.peers: dict[str, RosterPeer] = {}
         self.by_key: dict[str, RosterPeer] = {}
         for peer in peers:
@@ -40,21 +40,21 @@ class Roster:
             except RecordError as error:
                 raise RosterError(str(error)) from error
             if peer.vm in self.peers or peer.record_public_key in self.by_key:
-                raise RosterError(f"{peer.vm}: its name or its record key is on the roster twice")
+                raise RosterError(f"{peer.vm}: its name or record key is on the roster twice")
             self.peers[peer.vm] = self.by_key[peer.record_public_key] = peer
 
     def maddrs(self) -> dict[str, str]:
-        """Where to find them: multiaddr by VM, of those that are known."""
+        """Return the known multiaddresses, by VM."""
         return {vm: peer.maddr for vm, peer in self.peers.items() if peer.maddr}
 
 
 def load_roster(path: Path) -> Roster:
-    """Read roster.json. Raises RosterError naming the file and what is wrong."""
+    """Read roster.json. Raises RosterError with the file and the problem."""
     try:
         raw: Any = json.loads(path.read_text())
         return Roster(_peer(row) for row in raw["peers"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise RosterError(f"{path}: not a roster: {error!r}; the controller writes it") from error
+        raise RosterError(f"{path}: not a roster: {error!r}; the controller writes this file") from error
     except RosterError as error:
         raise RosterError(f"{path}: {error}") from error
 

@@ -1,4 +1,4 @@
-"""What the monitor writes: monitor.jsonl (append only, whole lines) and status.json."""
+"""Output files of the monitor: monitor.jsonl (append-only, whole lines) and status.json."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from metrics.records import EgressRecord, EpochRecord, IngressRecord
 
 
 class Sink:
-    """monitor.jsonl. A line cut off by a crash is closed, so that the next one starts on its own."""
+    """Writer of monitor.jsonl."""
 
     def __init__(self, path: Path) -> None:
-        """Raises OSError when the file cannot be opened."""
+        """Open the file and terminate a last line that a crash cut off. Raises OSError."""
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         size = os.fstat(self._fd).st_size
         with path.open("rb") as file:
@@ -25,7 +25,7 @@ class Sink:
                 os.write(self._fd, b"\n")
 
     def write(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Append one line a row, all in one write. Raises OSError (disk full)."""
+        """Append one line per row, all in one write. Raises OSError (disk full)."""
         data = b"".join(json.dumps(row, separators=(",", ":")).encode() + b"\n" for row in rows)
         while data:
             data = data[os.write(self._fd, data) :]
@@ -36,7 +36,7 @@ class Sink:
 
 
 def line_of(row: EpochReport | Evaluation) -> dict[str, Any]:
-    """The line for an accepted record, as docs/design.md's contract says."""
+    """Return the line of an accepted record, in the format of docs/design.md."""
     if isinstance(row, Evaluation):
         return {"kind": "evaluation", **asdict(row)}
     return {
@@ -47,8 +47,8 @@ def line_of(row: EpochReport | Evaluation) -> dict[str, Any]:
     }
 
 
-def read_back(path: Path) -> Iterator[EpochReport | Evaluation]:
-    """The accepted records in an earlier process's monitor.jsonl; lines cut off are passed over."""
+def read_accepted(path: Path) -> Iterator[EpochReport | Evaluation]:
+    """Yield the accepted records in the monitor.jsonl of an earlier process. Incomplete lines are skipped."""
     if not path.exists():
         return
     with path.open() as file:
@@ -67,8 +67,8 @@ def read_back(path: Path) -> Iterator[EpochReport | Evaluation]:
                 yield Evaluation(**{k: v for k, v in line.items() if k != "kind"})
 
 
-def rejected_before(path: Path) -> dict[str, int]:
-    """The running totals by reason that an earlier process had reached."""
+def read_rejected(path: Path) -> dict[str, int]:
+    """Return the number of rejected records by reason in the monitor.jsonl of an earlier process."""
     totals: dict[str, int] = {}
     if path.exists():
         with path.open() as file:
@@ -80,7 +80,7 @@ def rejected_before(path: Path) -> dict[str, int]:
 
 
 def write_status(path: Path, status: Mapping[str, Any]) -> None:
-    """Replace status.json in one step."""
+    """Replace status.json atomically."""
     temporary = path.with_name(f".{path.name}.tmp")
     temporary.write_text(json.dumps(status))
     temporary.replace(path)

@@ -1,7 +1,7 @@
-"""The monitor's way into the swarm's DHT: a client that listens nowhere and stores only the orders.
+"""Access to the swarm's DHT for the monitor: a client that does not listen and stores only the orders.
 
-Hivemind's DHTNode runs in this process (no child but p2pd, so a stop is quick) and asks each node near
-a key by itself: every replica's answer is seen as it is, and a slow node holds up no other.
+Hivemind's DHTNode runs in this process (p2pd is the only child, so stopping is fast). It queries each node near a key
+separately, so that every replica's answer is seen unmerged and a slow node does not delay the others.
 """
 
 # pyright: reportMissingTypeStubs=false, reportPrivateUsage=false
@@ -25,15 +25,15 @@ from experiments.wire.hivemind.patches import keep_tasks
 
 _log = logging.getLogger(__name__)
 
-_REPLICAS_ASKED = 10  # of each key, the nearest; Hivemind stores on 5
+_REPLICAS_QUERIED = 10  # the nearest nodes of each key; Hivemind stores on 5
 _STARTUP_TIMEOUT_S = 60.0
-_IDLE_TIMEOUT_S = 7 * 86400.0  # p2pd would end by itself after 30 s without a first peer
-_RECONNECT_S, _RECONNECT_MOST_S = 3.0, 30.0  # doubled from failure to failure of one address
-_BRING_AGAIN_S = 20.0
+_IDLE_TIMEOUT_S = 7 * 86400.0  # by default p2pd exits after 30 s without a peer
+_RECONNECT_S, _RECONNECT_MAX_S = 3.0, 30.0  # back-off, doubled with each failure of an address
+_PUBLISH_AGAIN_S = 20.0
 
 
 class SwarmReader:
-    """Connects to the roster's peers again and again, and reads keys from the nodes that answer."""
+    """Keeps connections to the roster's peers and reads keys from the nodes that answer."""
 
     def __init__(self, timeout_s: float) -> None:
         self.peer_id = ""
@@ -44,13 +44,13 @@ class SwarmReader:
         self._connecting: dict[str, asyncio.Task[None]] = {}
         self._failures: dict[str, int] = {}  # by address, in a row
         self._next_try: dict[str, float] = {}  # by address, monotonic seconds
-        self._brought: dict[Any, tuple[bytes, float]] = {}  # by peer: the last value, not again before
-        self._bringing: dict[Any, asyncio.Task[None]] = {}
+        self._published: dict[Any, tuple[bytes, float]] = {}  # by peer: last value, time of the next attempt
+        self._publishing: dict[Any, asyncio.Task[None]] = {}
 
     async def start(self, identity: Path | None = None) -> None:
-        """Start p2pd, twice more when it does not come up. Raises hivemind's P2PDaemonError.
+        """Start p2pd, in up to three attempts. Raises hivemind's P2PDaemonError.
 
-        `identity`: the file with the key peers know this node by; without it p2pd makes one.
+        `identity`: file with the key that identifies this node to the peers. Without it, p2pd generates one.
         """
         keep_tasks(asyncio.get_running_loop())
         for left in (2, 1, 0):
@@ -71,7 +71,7 @@ class SwarmReader:
             except Exception:
                 if not left:
                     raise
-                _log.warning("p2pd did not start, trying again", exc_info=True)
+                _log.warning("p2pd did not start, retrying", exc_info=True)
         node_class: Any = DHTNode
         self._node = await node_class.create(
             p2p=self._p2p,
@@ -84,11 +84,11 @@ class SwarmReader:
 
     @property
     def nodes(self) -> int:
-        """DHT nodes that answered lately."""
+        """Number of DHT nodes that answered recently."""
         return len(self._node.protocol.routing_table.uid_to_peer_id) if self._node is not None else 0
 
     def connect(self, maddrs: Mapping[str, str], now: float) -> None:
-        """Try, in the background, the addresses of VMs whose node is not known (`now`: monotonic s)."""
+        """Connect, in the background, to VMs whose node is not in the routing table. `now`: monotonic s."""
         known = set(self._node.protocol.routing_table.peer_id_to_uid)
         for vm, maddr in maddrs.items():
             peer_text = maddr.rpartition("/p2p/")[2]
@@ -100,24 +100,24 @@ class SwarmReader:
                     continue
                 address = Multiaddr(maddr.rpartition("/p2p/")[0])
             except ValueError as error:
-                _log.warning("%s: %r is no address to connect to: %s", vm, maddr, error)
+                _log.warning("%s: %r is not a valid address: %s", vm, maddr, error)
                 self._next_try[maddr] = math.inf
                 continue
             waits = _RECONNECT_S * 2 ** self._failures.get(maddr, 0)
-            self._next_try[maddr] = now + min(waits, _RECONNECT_MOST_S)
+            self._next_try[maddr] = now + min(waits, _RECONNECT_MAX_S)
             task = asyncio.create_task(self._connect(vm, maddr, peer, address))
             self._connecting[vm] = task
             task.add_done_callback(lambda _, vm=vm: self._connecting.pop(vm, None))
 
-    def ask(self, keys: Sequence[bytes], take: Callable[[list[Raw]], None]) -> list[asyncio.Task[None]]:
-        """Ask the nodes near each key, unless an earlier question to that node is still open.
+    def query(self, keys: Sequence[bytes], take: Callable[[list[Raw]], None]) -> list[asyncio.Task[None]]:
+        """Query the nodes near each key, except where an earlier query of the same node is pending.
 
-        `take` gets the entries of each answer. Returns the questions under way, older ones included.
+        `take` is called with the entries of each answer. Returns all pending queries, including earlier ones.
         """
         table = self._node.protocol.routing_table
         for key in keys:
             key_id = DHTID.from_bytes(key)
-            for _, peer in table.get_nearest_neighbors(key_id, _REPLICAS_ASKED):
+            for _, peer in table.get_nearest_neighbors(key_id, _REPLICAS_QUERIED):
                 place = (peer, key)
                 if place not in self._busy:
                     task = asyncio.create_task(self._find(peer, key_id, key, take))
@@ -125,20 +125,23 @@ class SwarmReader:
                     task.add_done_callback(lambda _, place=place: self._busy.pop(place, None))
         return list(self._busy.values())
 
-    def bring(self, key: str, value: bytes, expiration_s: float, now: float) -> None:
-        """Store `value` on every node known, in the background: at once when it is new to the node, else
-        again each `_BRING_AGAIN_S` (`now`: monotonic s), for nodes that were started anew."""
+    def publish(self, key: str, value: bytes, expiration_s: float, now: float) -> None:
+        """Store `value` on every known node, in the background.
+
+        A new value is stored at once, then again every `_PUBLISH_AGAIN_S`, because a node may have been restarted.
+        `now`: monotonic s.
+        """
         key_id = DHTID.generate(source=key)
         for peer in list(self._node.protocol.routing_table.peer_id_to_uid):
-            brought, next_try = self._brought.get(peer, (b"", now))
-            if peer not in self._bringing and (brought != value or now >= next_try):
-                task = asyncio.create_task(self._bring(peer, key_id, value, expiration_s, now))
-                self._bringing[peer] = task
-                task.add_done_callback(lambda _, peer=peer: self._bringing.pop(peer, None))
+            published, next_try = self._published.get(peer, (b"", now))
+            if peer not in self._publishing and (published != value or now >= next_try):
+                task = asyncio.create_task(self._publish(peer, key_id, value, expiration_s, now))
+                self._publishing[peer] = task
+                task.add_done_callback(lambda _, peer=peer: self._publishing.pop(peer, None))
 
     async def close(self) -> None:
-        """Give up what is open and end p2pd."""
-        tasks = [*self._busy.values(), *self._connecting.values(), *self._bringing.values()]
+        """Cancel pending tasks and stop p2pd."""
+        tasks = [*self._busy.values(), *self._connecting.values(), *self._publishing.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -151,28 +154,28 @@ class SwarmReader:
             await child.wait()
 
     async def _connect(self, vm: str, maddr: str, peer: Any, address: Any) -> None:
-        """Never raises: a peer that cannot be reached is tried again later."""
+        """Connect to a peer. Never raises: a peer that cannot be reached is retried later."""
         try:
             await asyncio.wait_for(self._p2p._client.connect(peer, [address]), self._timeout_s)
             if await self._node.protocol.call_ping(peer) is None:
                 raise TimeoutError("connected, but its DHT does not answer")
-        except Exception as error:  # noqa: BLE001 - p2pd's refusals have many types; all mean "not now"
+        except Exception as error:  # noqa: BLE001 - p2pd's errors have many types; all mean "retry later"
             self._failures[maddr] = min(self._failures.get(maddr, 0) + 1, 10)
             level = logging.INFO if self._failures[maddr] == 1 else logging.DEBUG
-            _log.log(level, "cannot reach %s at %s, will try again: %r", vm, address, error)
+            _log.log(level, "cannot reach %s at %s, will retry: %r", vm, address, error)
         else:
             self._failures.pop(maddr, None)
 
-    async def _bring(self, peer: Any, key_id: Any, value: bytes, expiration_s: float, now: float) -> None:
+    async def _publish(self, peer: Any, key_id: Any, value: bytes, expiration_s: float, now: float) -> None:
         packed = MSGPackSerializer.dumps(value)
         if await self._node.protocol.call_store(peer, [key_id], [packed], expiration_s) is not None:
-            self._brought[peer] = (value, now + _BRING_AGAIN_S)  # taken, or it has them already
+            self._published[peer] = (value, now + _PUBLISH_AGAIN_S)  # stored, or the node has it already
 
     async def _find(self, peer: Any, key_id: Any, key: bytes, take: Callable[[list[Raw]], None]) -> None:
         answer = await self._node.protocol.call_find(peer, [key_id])  # None: no answer, logged at DEBUG
         if not answer:
             return
-        item, _ = answer[key_id]  # its neighbours are on the roster, or none of ours
+        item, _ = answer[key_id]  # the neighbours are ignored: they are on the roster or not part of the run
         if item is not None:
             take(raw_entries(key, item.value))
 

@@ -1,4 +1,4 @@
-"""The experiment file: parse, validate, resolve into one frozen object, with errors that say where."""
+"""Parse, validate and resolve an experiment file into one frozen object. Errors have a position."""
 
 from experiments.parse.load import find, from_document, json_schema, library, load, load_all, to_document
 from experiments.schema.errors import Problem, SpecError

@@ -1,4 +1,4 @@
-"""Rules that join two or more keys of an experiment; each works on whatever parts of it are sound."""
+"""Rules that involve two or more keys of an experiment. Each is checked if the parts that it needs are valid."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ from cloud.places import PlaceError, expand, nearest
 from experiments.averaging.powersgd import halves
 from experiments.averaging.records import Setting
 from experiments.catalog import models, step_time, step_times
-from experiments.emulation.ballast import ballast, shapes_lost
+from experiments.emulation.ballast import ballast, ballast_error
 from experiments.emulation.windows import windows_of
 from experiments.parse.document import Path
 from experiments.schema import fields as f
 from experiments.schema.models import Data, Emulation, ExperimentSpec, PeerGroup, Swarm
 
 _PROTECTED = ("SECRET", "PASSWORD", "TOKEN", "ACCESS_KEY", "PRIVATE_KEY")
-_SCALE_OFF = 0.02  # what the kernel's windows are exact to anyway
-# Nobody knows here where it will run: on rented VMs no network is emulated.
+_SCALE_TOLERANCE = 0.02  # the kernel's windows are not more exact
+# The target is not known here, and on rented VMs no network is emulated.
 _RENTED = "or, to rent VMs there, set 'emulation: null' (or emulation.network to none)"
 
 
 @dataclass(frozen=True)
 class Parts:
-    """The parts of an experiment that are valid on their own; None where one is not."""
+    """Parts of an experiment that are valid on their own. None: not valid."""
 
     model: str | None
     data: Data | None
     swarm: Swarm | None
-    names: tuple[str | None, ...]  # of the groups, also of those that are wrong otherwise
+    names: tuple[str | None, ...]  # of all groups, including those with other errors
     peers: tuple[PeerGroup | None, ...]
-    emulation: Emulation | None  # None too: not to be emulated
+    emulation: Emulation | None  # None also for 'emulation: null'
     envs: tuple[str, ...]
     min_peers: int | None = None
     network_tuning: str | None = "default"
-    bad: frozenset[Path] = frozenset()  # where a value was wrong: its default stands in the parts above
+    bad: frozenset[Path] = frozenset()  # paths of invalid values; the parts above have their defaults
 
     @classmethod
     def of(cls, spec: ExperimentSpec) -> Parts:
-        """All parts of a valid experiment."""
+        """Return all parts of a valid experiment."""
         names = tuple(group.name for group in spec.peers)
         return cls(
             spec.model, spec.data, spec.swarm, names, spec.peers, spec.emulation, tuple(spec.envs), spec.min_peers,
@@ -50,7 +50,7 @@ class Parts:
 
 
 def cross_problems(parts: Parts) -> Iterator[tuple[Path, str]]:
-    """Where and what, for each rule that is broken."""
+    """Yield path and message for each violated rule."""
     yield from _groups(parts)
     yield from _batch(parts)
     yield from _averaging(parts)
@@ -112,15 +112,15 @@ def _averaging(parts: Parts) -> Iterator[tuple[Path, str]]:
     peers = sum(group.count for group in parts.peers if group) if _counts_known(parts) else None
     samples_scale = 1 if parts.emulation is None else parts.emulation.samples_scale
     yield from method.problems(Setting(parts.model, peers, samples_scale))
-    rank, scale = method.compression.rank, _asked_scale(parts)
+    rank, scale = method.compression.rank, _required_scale(parts)
     if parts.model is None or rank is None or scale is None or not halves(parts.model, rank):
         return
     if ballast(parts.model, method.compression, scale) is None:
-        yield ("emulation", "bytes_scale"), shapes_lost(parts.model, method.compression, scale)
+        yield ("emulation", "bytes_scale"), ballast_error(parts.model, method.compression, scale)
 
 
-def _asked_scale(parts: Parts) -> float | None:
-    """The bytes_scale that is given, or that the windows ask for; None: it is chosen."""
+def _required_scale(parts: Parts) -> float | None:
+    """Return the bytes_scale that is given or required by the windows. None: it will be chosen."""
     emulation = parts.emulation
     if emulation is None or parts.network_tuning is None or ("emulation", "bytes_scale") in parts.bad:
         return None
@@ -150,7 +150,7 @@ def _optimizer(parts: Parts) -> Iterator[tuple[Path, str]]:
         if getattr(optimizer, key) is not None and optimizer.name not in users:
             yield (
                 ("swarm", "optimizer", key),
-                f"{optimizer.name} has no '{key}' ({' and '.join(users)} have); remove it",
+                f"{optimizer.name} has no '{key}' (only {' and '.join(users)}); remove the key",
             )
     for i, beta in enumerate(optimizer.betas or ()):
         if not 0 <= beta < 1:
@@ -185,7 +185,7 @@ def _size(parts: Parts, emulation: Emulation) -> Iterator[tuple[Path, str]]:
         yield (
             ("emulation", "bytes_scale"),
             f"found {emulation.bytes_scale:g}; must be at most {total // least}, or {parts.model}'s {total} "
-            f"parameters shrink below the {least} of the network that really learns",
+            f"parameters are scaled below the {least} of the network that is actually trained",
         )
 
 
@@ -198,7 +198,7 @@ def _network(parts: Parts, emulation: Emulation) -> Iterator[tuple[Path, str]]:
         yield ("emulation", "network"), str(error)
         return
     regions: dict[str, Path] = {}
-    several: set[str] = set()  # places of more than one peer, whose distance from each other counts too
+    several: set[str] = set()  # regions with several peers, which also need a path within the region
     for path, infra, _ in _resources(parts):
         region = "/".join(infra.split("/")[:2])
         group = parts.peers[int(path[1])]
@@ -210,14 +210,14 @@ def _network(parts: Parts, emulation: Emulation) -> Iterator[tuple[Path, str]]:
             yield (*path, "infra"), f"{error}; {_RENTED}"
             continue
         regions.setdefault(region, path)
-    told: set[frozenset[str]] = set()
+    reported: set[frozenset[str]] = set()
     for (a, _), (b, at) in product(regions.items(), repeat=2):
-        if frozenset((a, b)) in told or (a == b and a not in several):
+        if frozenset((a, b)) in reported or (a == b and a not in several):
             continue
         try:
             network.path(a, b)
         except NetworkError as error:
-            told.add(frozenset((a, b)))
+            reported.add(frozenset((a, b)))
             yield (*at, "infra"), f"{error}; {_RENTED}"
 
 
@@ -226,8 +226,8 @@ def _windows(parts: Parts, emulation: Emulation) -> Iterator[tuple[Path, str]]:
     if parts.network_tuning == "wan" and emulation.windows == "paced":
         yield (
             at,
-            "'paced' shows nothing of 'network_tuning: wan': the switch would only be told to go faster; "
-            "write kernel, or leave it out",
+            "'paced' cannot show the effect of 'network_tuning: wan', because the switch sets the rate of each stream; "
+            "use kernel, or remove the key",
         )
     elif parts.network_tuning is not None and windows_of(emulation, parts.network_tuning) == "kernel":
         yield from _kernel_scale(parts, emulation, at)
@@ -237,15 +237,15 @@ def _kernel_scale(parts: Parts, emulation: Emulation, at: Path) -> Iterator[tupl
     if emulation.network == f.NO_NETWORK:
         return
     scale, given = kernel_bytes_scale(), emulation.bytes_scale
-    if given != "auto" and abs(given / scale - 1) > _SCALE_OFF:
+    if given != "auto" and abs(given / scale - 1) > _SCALE_TOLERANCE:
         yield (
             ("emulation", "bytes_scale"),
-            f"found {given:g}; kernel windows have one size, which stands for the study's at {scale:.1f}: leave it out",
+            f"found {given:g}; kernel windows have a fixed size, which corresponds to the paper's at {scale:.1f}: remove the key",
         )
     elif parts.model is not None and models()[parts.model].parameters / scale < models()["digits"].parameters:
         yield (
             at,
-            f"kernel windows need bytes_scale {scale:.1f}, which {parts.model} is too small for; write paced",
+            f"kernel windows need bytes_scale {scale:.1f}, for which {parts.model} is too small; use paced",
         )
 
 
@@ -255,7 +255,7 @@ def _preempt(parts: Parts, emulation: Emulation) -> Iterator[tuple[Path, str]]:
         return
     at: Path = ("emulation", "preempt")
     if preempt.rate_per_h is None and preempt.at_s is None:
-        yield at, "says neither 'rate_per_h' nor 'at_s'; write at least one, or remove it"
+        yield at, "has neither 'rate_per_h' nor 'at_s'; set at least one, or remove the section"
     if preempt.slot is not None and _counts_known(parts):
         names = [f"{group.name}-{i}" for group in parts.peers if group for i in range(group.count)]
         if preempt.slot not in names:
@@ -269,7 +269,7 @@ def _counts_known(parts: Parts) -> bool:
 
 
 def _resources(parts: Parts) -> Iterator[tuple[Path, str, str]]:
-    """Path, infra and accelerators of every VM that would do."""
+    """Yield path, infra and accelerators of every alternative VM."""
     for i, group in enumerate(parts.peers):
         if group is None:
             continue
@@ -278,5 +278,5 @@ def _resources(parts: Parts) -> Iterator[tuple[Path, str, str]]:
             try:
                 expand(resources.infra)
             except PlaceError:
-                continue  # the field's own check has said so
+                continue  # reported by the field's own check
             yield path, resources.infra, resources.accelerators

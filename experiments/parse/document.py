@@ -1,4 +1,4 @@
-"""YAML to plain data with the position of each key and value, and limits on what a file may do to us."""
+"""Parse YAML to plain data with the position of each key and value, and with limits on size and depth."""
 
 from __future__ import annotations
 
@@ -18,21 +18,20 @@ _PLAIN = (str, int, float, bool, type(None))
 
 @dataclass
 class Document:
-    """A parsed file: plain data, where each key and value stands, and what was wrong with the YAML itself."""
+    """A parsed file: plain data, the positions of keys and values, and the problems of the YAML itself."""
 
     file: str
     data: Any = None
     values: dict[Path, tuple[int, int]] = field(default_factory=dict)  # line and column from 1
     keys: dict[Path, tuple[int, int]] = field(default_factory=dict)
-    starts: dict[Path, int] = field(
-        default_factory=dict
-    )  # of a text on one line: columns to its first letter
+    # Of text on one line: columns from the value's position to its first letter.
+    starts: dict[Path, int] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     overridden: dict[Path, str] = field(default_factory=dict)  # path -> "--set ..." that wrote it
-    readable: bool = True  # False: there is no data to look at
+    readable: bool = True  # False: there is no data
 
     def problem(self, path: Path, message: str, *, at_key: bool = False) -> Problem:
-        """A problem at a path, at its nearest known ancestor if it stands nowhere itself."""
+        """Return a problem at a path, positioned at its nearest known ancestor if the path is not in the file."""
         for length in range(len(path), -1, -1):
             near = path[:length]
             if near in self.overridden:
@@ -43,12 +42,12 @@ class Document:
         return Problem(self.file, None, None, dotted(path), message)
 
     def exists(self, path: Path) -> bool:
-        """Does the path stand in the file or in an override?"""
+        """Whether the path is in the file or in an override."""
         return path in self.values or any(path[:n] in self.overridden for n in range(len(path) + 1))
 
 
 def dotted(path: Path) -> str:
-    """`peers[2].resources.infra`."""
+    """Format a path, for example `peers[2].resources.infra`."""
     text = ""
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
@@ -56,7 +55,7 @@ def dotted(path: Path) -> str:
 
 
 def parse(text: str, file: str) -> Document:
-    """Read one YAML document. Never raises for bad input: `problems` says what is wrong."""
+    """Parse one YAML document. Bad input does not raise; it is reported in `problems`."""
     document = Document(file)
     loader: yaml.SafeLoader | None = None
     try:
@@ -91,11 +90,11 @@ def parse(text: str, file: str) -> Document:
 
 
 class _TooMuch(Exception):
-    """The file unfolds to more than any experiment needs."""
+    """The file expands to more values or levels than allowed."""
 
 
 class _Walk:
-    """One walk over the YAML nodes; aliases are unfolded, so they count each time they are used."""
+    """One traversal of the YAML nodes. Aliases are expanded, so they count each time they are used."""
 
     def __init__(self, document: Document, loader: yaml.SafeLoader) -> None:
         self._document, self._loader, self._seen = document, loader, 0
@@ -125,9 +124,7 @@ class _Walk:
                 continue
             if key in found:
                 first = self._document.keys[(*path, key)]
-                self._complain(
-                    key_node, (*path, key), f"the key stands twice, first on line {first[0]}; remove one"
-                )
+                self._complain(key_node, (*path, key), f"duplicate key, first on line {first[0]}; remove one")
                 continue
             self._document.keys[(*path, key)] = _position(key_node)
             found[key] = self.value(value_node, (*path, key), depth + 1)
@@ -144,7 +141,7 @@ class _Walk:
         except (ValueError, OverflowError) as error:
             self._complain(node, path, f"'{str(node.value)[:40]}' cannot be read: {str(error)[:80]}")
             return None
-        # Dates and the like mean nothing here; what was written is what was meant.
+        # Dates and similar types are not used here: keep them as written.
         return value if isinstance(value, _PLAIN) else str(node.value)
 
     def _complain(self, node: yaml.Node, path: Path, message: str) -> None:

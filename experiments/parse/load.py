@@ -1,6 +1,6 @@
-"""From a file (or the library's name of one) to one frozen experiment, or to every problem it has.
+"""Load an experiment from a file or from the library, or report all its problems.
 
-A file with a `matrix:` holds several; each goes by its own name too, as if it had a file.
+A file with a `matrix:` contains several experiments. In the library, each can also be loaded by its own name.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from experiments.parse.document import Document
 from experiments.parse.matrix import Variant, choose, expand, is_matrix, several_words
 from experiments.parse.matrix_schema import with_matrix
 from experiments.parse.messages import problems_of, wrong_paths
+from experiments.parse.price_books import find_price_books
 from experiments.schema.errors import MatrixError, Problem, SpecError
 from experiments.schema.models import ExperimentSpec, PeerGroup
 
@@ -47,10 +48,10 @@ def load(
     *,
     shipped: bool = False,
 ) -> ExperimentSpec:
-    """Read one experiment; `overrides` are `--set` arguments, `matrix` those of `--matrix`.
+    """Read one experiment. `overrides`: arguments of `--set`. `matrix`: arguments of `--matrix`.
 
-    `shipped`: a name of the library only, whatever files the current folder has. Raises SpecError with all problems
-    at once; of a file with several experiments, one must be chosen.
+    `shipped`: look up names in the library only, not in the current folder. Raises SpecError with all problems, or if
+    several experiments match.
     """
     variants = _variants(path_or_name, matrix, shipped)
     if len(variants) > 1:
@@ -65,26 +66,26 @@ def load_all(
     *,
     shipped: bool = False,
 ) -> list[ExperimentSpec]:
-    """Every experiment of a file, in its order; `shipped` as `load`.
+    """Read all experiments of a file, in its order. Arguments as for `load`.
 
-    Raises SpecError; a problem of some only says of which.
+    Raises SpecError. A problem of only some experiments names them.
     """
     specs: list[ExperimentSpec] = []
-    told: dict[Problem, list[str]] = {}
+    found: dict[Problem, list[str]] = {}
     variants = _variants(path_or_name, matrix, shipped)
     for variant in variants:
         try:
             specs.append(_overridden(variant, overrides))
         except SpecError as error:
             for problem in error.problems:
-                told.setdefault(problem, []).append(variant.name or variant.words)
-    if told:
-        raise SpecError(_in_order([p if len(w) == len(variants) else _where(p, w) for p, w in told.items()]))
+                found.setdefault(problem, []).append(variant.name or variant.words)
+    if found:
+        raise SpecError(_in_order([p if len(w) == len(variants) else _where(p, w) for p, w in found.items()]))
     return specs
 
 
 def source(path_or_name: str, spec: ExperimentSpec) -> bytes:
-    """The experiment's file, to be kept beside its run; of one of a matrix, a file of its own."""
+    """Return the experiment's file, to be stored with its run. For an experiment of a matrix, a file for it alone."""
     path = find(path_or_name)
     if not is_matrix(_document.parse(_read(path), str(path))):
         return path.read_bytes()
@@ -92,7 +93,7 @@ def source(path_or_name: str, spec: ExperimentSpec) -> bytes:
 
 
 def find(path_or_name: str, *, shipped: bool = False) -> Path:
-    """The file: as named, else with .yaml added, else the library's; `shipped`: the library's. Raises SpecError."""
+    """Find the file: as named, with .yaml added, or in the library. `shipped`: in the library only. Raises SpecError."""
     given = Path(path_or_name)
     bare = given.name == path_or_name
     here = (given, Path(f"{path_or_name}.yaml")) if bare else (given,)
@@ -107,7 +108,7 @@ def find(path_or_name: str, *, shipped: bool = False) -> Path:
             if path_or_name in _families():
                 return _families()[path_or_name]
         if not shipped and given.is_dir():
-            raise SpecError.of(path_or_name, "is a folder; name the experiment's file in it")
+            raise SpecError.of(path_or_name, "is a folder; name an experiment file in it")
     except (OSError, ValueError) as error:
         raise SpecError.of(path_or_name[:200], f"cannot be looked up: {_reason(error)}") from error
     names = [*_library_names(), *_families()]
@@ -121,7 +122,7 @@ def find(path_or_name: str, *, shipped: bool = False) -> Path:
 
 
 def library() -> list[LibraryEntry]:
-    """The experiments that ship with orch, by name."""
+    """Return the experiments that ship with orch, by name."""
     return [
         LibraryEntry(spec.name, spec.description, spec.model, spec.peer_count, path)
         for path in (_LIBRARY / f"{name}.yaml" for name in _library_names())
@@ -130,47 +131,48 @@ def library() -> list[LibraryEntry]:
 
 
 def to_document(spec: ExperimentSpec) -> dict[str, Any]:
-    """The resolved document, defaults included, in JSON types. Holds no secret."""
+    """Convert to the resolved document in JSON types, defaults included. It contains no secrets."""
     return spec.model_dump(mode="json")
 
 
 def from_document(document: dict[str, Any]) -> ExperimentSpec:
-    """The experiment of a resolved document. Raises SpecError."""
+    """Convert from a resolved document. Raises SpecError."""
     return _resolve(Document("document", data=document))
 
 
 def json_schema() -> dict[str, Any]:
-    """The JSON Schema of an experiment file, for editors."""
+    """Return the JSON Schema of an experiment file, for editors."""
     schema = ExperimentSpec.model_json_schema()
     schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "orch experiment"}
     return with_matrix(schema)
 
 
-def _variants(path_or_name: str, wished: Sequence[str], shipped: bool) -> list[Variant]:
-    """The experiments of a file that were asked for: by their own name, or by `--matrix` arguments."""
+def _variants(path_or_name: str, requested: Sequence[str], shipped: bool) -> list[Variant]:
+    """Return the requested experiments of a file, selected by name or by `--matrix` arguments."""
     path = find(path_or_name, shipped=shipped)
     document = _document.parse(_read(path), str(path))
     if not document.readable or not isinstance(document.data, dict):
-        _resolve(document)  # raises: there is no experiment in it
+        _resolve(document)  # raises, because the file contains no experiment
     several = is_matrix(document)
     variants = expand(document)
     if document.problems and several:
         raise SpecError(_in_order(document.problems))
     if not several:
-        if wished:
+        if requested:
             raise MatrixError.of(str(path), "has no 'matrix:'; leave --matrix out")
         return variants
     if path_or_name in {v.name for v in variants} and (shipped or not Path(path_or_name).exists()):
-        wished = (path_or_name, *wished)
-    left, wrong = choose(variants, wished)
-    if wrong or not left:
-        raise MatrixError.of(str(path), f"--matrix: {wrong or 'no combination is all of that'}")
+        requested = (path_or_name, *requested)
+    left, problem = choose(variants, requested)
+    if problem or not left:
+        raise MatrixError.of(str(path), f"--matrix: {problem or 'no combination matches all arguments'}")
     return left
 
 
 def _overridden(variant: Variant, overrides: Sequence[str]) -> ExperimentSpec:
     for override in overrides:
         _overrides.apply(variant.document, override)
+    find_price_books(variant.document)
     return _resolve(variant.document)
 
 
@@ -181,12 +183,12 @@ def _where(problem: Problem, names: Sequence[str]) -> Problem:
 
 @cache
 def _families() -> dict[str, Path]:
-    """The names inside the library's matrix files."""
+    """Return the names of the experiments in the library's matrix files, with their files."""
     found: dict[str, Path] = {}
     for name in _library_names():
         path = _LIBRARY / f"{name}.yaml"
         text = _read(path)
-        if "\nmatrix:" in text:  # the others go by their file's name
+        if "\nmatrix:" in text:  # other files are found by file name
             found |= {v.name: path for v in expand(_document.parse(text, str(path)))}
     return found
 
@@ -204,7 +206,9 @@ def _read(path: Path) -> str:
     except OSError as error:
         raise SpecError.of(str(path), f"cannot be read: {_reason(error)}") from error
     if len(content) > _MAX_BYTES:
-        raise SpecError.of(str(path), f"is larger than {_MAX_BYTES // 1000} kB; no experiment file is")
+        raise SpecError.of(
+            str(path), f"is larger than {_MAX_BYTES // 1000} kB, the maximum for experiment files"
+        )
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -230,18 +234,20 @@ def _resolve(document: Document) -> ExperimentSpec:
         spec = ExperimentSpec.model_validate(document.data)
         parts, bad = Parts.of(spec), frozenset[_document.Path]()
     except ValidationError as error:
-        told = {problem.path for problem in document.problems}
-        document.problems += [p for p in problems_of(error, document, ExperimentSpec) if p.path not in told]
+        known = {problem.path for problem in document.problems}
+        document.problems += [p for p in problems_of(error, document, ExperimentSpec) if p.path not in known]
         bad = wrong_paths(error)
         parts = _sound_parts(document.data, bad)
-    document.problems += [document.problem(p, said) for p, said in cross_problems(parts) if p not in bad]
+    document.problems += [
+        document.problem(p, message) for p, message in cross_problems(parts) if p not in bad
+    ]
     if spec is None or document.problems:
         raise SpecError(_in_order(document.problems))
     return spec
 
 
 def _sound_parts(data: dict[str, Any], bad: frozenset[_document.Path]) -> Parts:
-    """Each part without its bad values, where its defaults make it whole again; None where they do not."""
+    """Validate each part without its bad values, so that defaults apply. None for parts that are still invalid."""
     clean = _without(data, (), bad)
 
     def part(key: str) -> Any:
@@ -290,7 +296,7 @@ def _adapter(key: str) -> TypeAdapter[Any]:
 
 
 def _without(value: Any, path: _document.Path, bad: frozenset[_document.Path]) -> Any:
-    """The value less what stands at the bad paths; a list keeps its length, so that indices stay true."""
+    """Remove the values at the bad paths. Entries of lists become None, so that indices do not change."""
     if isinstance(value, dict):
         return {k: _without(v, (*path, k), bad) for k, v in value.items() if (*path, k) not in bad}
     if isinstance(value, list):

@@ -1,10 +1,10 @@
-"""`matrix:` of an experiment file: one document for each combination, by the rules of GitHub Actions. Pure.
+"""`matrix:` of an experiment file: one document per combination, by the rules of GitHub Actions. Pure.
 
-Stricter than GitHub: values are text, numbers, true and false, and an entry of `exclude` that matches nothing is wrong.
+Stricter than GitHub: values are text, numbers, true and false, and an entry of `exclude` that matches nothing is an error.
 
-Axes are lists; their product, less what an entry of `exclude` matches whole, are the combinations. An entry of
-`include` joins every one of them whose axes it does not contradict (it may overwrite what an earlier entry added),
-and is a combination of its own where there is none. `experiments.parse.placeholders` puts their values in.
+Axes are lists. The combinations are their product, without those that an entry of `exclude` matches completely. An entry
+of `include` extends every combination whose axes it does not contradict (and may overwrite values of an earlier entry).
+If there is none, it is a combination of its own. `experiments.parse.placeholders` inserts the values.
 """
 
 from __future__ import annotations
@@ -40,32 +40,34 @@ _AXIS = re.compile(NAME)
 
 @dataclass(frozen=True)
 class Variant:
-    """One combination's experiment, not yet checked."""
+    """The experiment of one combination, not yet validated."""
 
     values: Combination
     document: Document
 
     @property
     def name(self) -> str:
-        """As its `name` says, "" where that is no text."""
+        """Its `name`, "" if that is not text."""
         name = self.document.data.get("name") if isinstance(self.document.data, dict) else None
         return name if isinstance(name, str) else ""
 
     @property
     def words(self) -> str:
-        """`n=4, model=RoBERTaXLM`."""
+        """Its values, for example `n=4, model=RoBERTaXLM`."""
         return words_of(self.values)
 
 
 def is_matrix(document: Document) -> bool:
-    """Does the file describe more than one experiment?"""
+    """Whether the file has a `matrix:`."""
     return document.readable and isinstance(document.data, dict) and _KEY in document.data
 
 
 def expand(document: Document) -> list[Variant]:
-    """The experiments of a readable document, one without a matrix. What is wrong joins the document's problems."""
+    """Return the experiments of a readable document; without a matrix, one. Problems are added to the document's."""
     if not is_matrix(document):
-        substituted(document, document.data, (), {}, None)  # a placeholder of nothing is wrong here too
+        substituted(
+            document, document.data, (), {}, None
+        )  # reports placeholders, which are errors without a matrix
         return [Variant({}, document)]
     found = combinations(document)
     body = {key: value for key, value in document.data.items() if key != _KEY}
@@ -85,13 +87,13 @@ def expand(document: Document) -> list[Variant]:
         )
         for values in found
     ]
-    if not document.problems:  # else equal names may be but what follows from them
+    if not document.problems:  # otherwise equal names may only be a consequence of them
         _check_names(document, variants)
     return variants
 
 
 def combinations(document: Document) -> list[Combination]:
-    """What `matrix:` stands for, in order; [] where it is wrong, which joins the document's problems."""
+    """Return the combinations of `matrix:`, in order. [] if it is invalid; problems are added to the document's."""
     matrix = document.data[_KEY]
     before = len(document.problems)
     check_plain(document, matrix, (_KEY,))
@@ -101,38 +103,42 @@ def combinations(document: Document) -> list[Combination]:
         return []
     count = prod(len(values) for values in axes.values()) if axes else 0
     if count + len(lists["include"]) > MAX_COMBINATIONS:
-        said = f"found up to {count + len(lists['include'])} combinations; must be at most {MAX_COMBINATIONS}"
-        document.problems.append(document.problem((_KEY,), said))
+        message = (
+            f"found up to {count + len(lists['include'])} combinations; must be at most {MAX_COMBINATIONS}"
+        )
+        document.problems.append(document.problem((_KEY,), message))
         return []
     for i, entry in enumerate(lists["exclude"]):
         for key in entry:
             if key not in axes:
-                said = f"'{key}' is not an axis ({', '.join(axes) or 'there is none'}){nearest(key, axes)}"
-                document.problems.append(document.problem((_KEY, "exclude", i, key), said, at_key=True))
+                message = f"'{key}' is not an axis ({', '.join(axes) or 'there is none'}){nearest(key, axes)}"
+                document.problems.append(document.problem((_KEY, "exclude", i, key), message, at_key=True))
             elif not any(_same(entry[key], value) for value in axes[key]):
                 there = ", ".join(map(_written, axes[key]))
-                said = f"{_written(entry[key])} is no value of {key} ({there:.200}), so this excludes nothing"
-                document.problems.append(document.problem((_KEY, "exclude", i, key), said))
+                message = (
+                    f"{_written(entry[key])} is not a value of {key} ({there:.200}), so this excludes nothing"
+                )
+                document.problems.append(document.problem((_KEY, "exclude", i, key), message))
     found = _included(_product(axes, lists["exclude"]), lists["include"])
     if not found and len(document.problems) == before:
         document.problems.append(
-            document.problem((_KEY,), "leaves no combination; write an axis (n: [1, 2]) or an include")
+            document.problem((_KEY,), "has no combination; add an axis (n: [1, 2]) or an include")
         )
     return found if len(document.problems) == before else []
 
 
-def choose(variants: Sequence[Variant], wished: Sequence[str]) -> tuple[list[Variant], str]:
-    """The variants that `--matrix` arguments leave, and what is wrong with the arguments ("": nothing).
+def choose(variants: Sequence[Variant], requested: Sequence[str]) -> tuple[list[Variant], str]:
+    """Select variants by `--matrix` arguments: the matching variants, and the problem of the arguments or "".
 
     An argument is `axis=value` or an experiment's name.
     """
     left = list(variants)
-    for text in wished:
+    for text in requested:
         key, equals, value = text.partition("=")
         if not equals:
             names = [v.name for v in variants]
             if text not in names:
-                return [], f"'{text[:80]}' is none of its names{nearest(text[:80], names)}"
+                return [], f"'{text[:80]}' is not one of its names{nearest(text[:80], names)}"
             left = [v for v in left if v.name == text]
             continue
         axes = list(dict.fromkeys(axis for v in variants for axis in v.values))
@@ -146,7 +152,7 @@ def choose(variants: Sequence[Variant], wished: Sequence[str]) -> tuple[list[Var
 
 
 def several_words(variants: Sequence[Variant]) -> str:
-    """What to answer when one of several was to be named."""
+    """Return the error message for a matrix of which one experiment must be chosen."""
     names = ", ".join(v.name for v in variants[:8]) + (", ..." if len(variants) > 8 else "")
     first = variants[0]
     axis = next((k for k, v in first.values.items() if any(w.values.get(k) != v for w in variants)), "")
@@ -168,8 +174,10 @@ def _axes(document: Document, matrix: Any) -> Iterator[tuple[str, list[Any]]]:
             continue
         at: Path = (_KEY, key)
         if not _AXIS.fullmatch(key):
-            said = f"'{key[:60]}' is not an axis' name: a letter, then letters, digits, '_' and '-'"
-            document.problems.append(document.problem(at, said, at_key=True))
+            message = (
+                f"'{key[:60]}' is not a valid name of an axis: a letter, then letters, digits, '_' and '-'"
+            )
+            document.problems.append(document.problem(at, message, at_key=True))
         elif not isinstance(values, list) or not values:
             document.problems.append(document.problem(at, f"must be a list of values, such as {key}: [1, 2]"))
         else:
@@ -181,7 +189,7 @@ def _axes(document: Document, matrix: Any) -> Iterator[tuple[str, list[Any]]]:
                     )
                 elif any(value == old and type(value) is type(old) for old in seen):
                     document.problems.append(
-                        document.problem((*at, i), f"{_written(value):.60} stands twice")
+                        document.problem((*at, i), f"{_written(value):.60} is a duplicate")
                     )
                 seen.append(value)
             yield key, values
@@ -190,8 +198,8 @@ def _axes(document: Document, matrix: Any) -> Iterator[tuple[str, list[Any]]]:
 def _entries(document: Document, matrix: Any, name: str) -> Iterator[Combination]:
     entries = matrix.get(name, []) if isinstance(matrix, dict) else []
     if not isinstance(entries, list):
-        said = "must be a list of mappings, such as - {n: 4, model: RoBERTaXLM}"
-        document.problems.append(document.problem((_KEY, name), said))
+        message = "must be a list of mappings, such as - {n: 4, model: RoBERTaXLM}"
+        document.problems.append(document.problem((_KEY, name), message))
         return
     for i, entry in enumerate(entries):
         at: Path = (_KEY, name, i)
@@ -200,8 +208,8 @@ def _entries(document: Document, matrix: Any, name: str) -> Iterator[Combination
             continue
         for key, value in entry.items():
             if not _AXIS.fullmatch(key) or not isinstance(value, str | int | float | bool):
-                said = "must be a name with text, a number, true or false"
-                document.problems.append(document.problem((*at, key), said))
+                message = "must be a name with text, a number, true or false"
+                document.problems.append(document.problem((*at, key), message))
         yield entry
 
 
@@ -213,7 +221,7 @@ def _product(axes: Mapping[str, list[Any]], excluded: Sequence[Combination]) -> 
 
 
 def _included(originals: list[Combination], entries: Sequence[Combination]) -> list[Combination]:
-    """`include`: values join the original combinations that they do not contradict; else they are one more."""
+    """Apply `include`: each entry extends the original combinations that it does not contradict, or adds one."""
     found = [dict(original) for original in originals]
     alone: list[Combination] = []
     for entry in entries:
@@ -237,15 +245,15 @@ def _check_names(document: Document, variants: Sequence[Variant]) -> None:
     first: dict[str, Variant] = {}
     for variant in variants:
         if variant.name and variant.name in first:
-            said = (
-                f"'{variant.name}' is the name where {first[variant.name].words} and where {variant.words}; "
-                "put the axes into it, such as mine-${matrix.n}"
+            message = (
+                f"'{variant.name}' is the name for {first[variant.name].words} and for {variant.words}; "
+                "use the axes in it, such as mine-${matrix.n}"
             )
-            document.problems.append(document.problem(("name",), said))
+            document.problems.append(document.problem(("name",), message))
             return
         first[variant.name] = variant
 
 
 def _written(value: Any) -> str:
-    """As YAML and JSON write it: `4` is a number, `"4"` is text."""
+    """Format a value as in YAML and JSON: `4` is a number, `"4"` is text."""
     return json.dumps(value, ensure_ascii=False)

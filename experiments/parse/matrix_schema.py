@@ -1,4 +1,4 @@
-"""The JSON Schema of a file that may have a `matrix:`: what editors show and complain about. Pure."""
+"""JSON Schema of a file that may have a `matrix:`, for editors. Pure."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from experiments.parse.matrix import MAX_COMBINATIONS
 _SCALAR = {"type": ["string", "number", "boolean"]}
 _ENTRIES = {"type": "array", "items": {"type": "object", "additionalProperties": _SCALAR, "minProperties": 1}}
 _MATRIX = {
-    "description": f"One experiment for each combination, at most {MAX_COMBINATIONS}, as in GitHub Actions: axes with "
-    "their values, include, exclude; ${matrix.x} stands for a value.",
+    "description": f"One experiment per combination, at most {MAX_COMBINATIONS}, as in GitHub Actions: axes with "
+    "their values, include and exclude. ${matrix.x} is replaced by a value.",
     "type": "object",
     "properties": {"include": _ENTRIES, "exclude": _ENTRIES},
     "additionalProperties": {"type": "array", "items": _SCALAR, "minItems": 1},
@@ -19,7 +19,7 @@ _PLACEHOLDER = {"type": "string", "pattern": r"^\$\{\s*matrix\.[A-Za-z_][A-Za-z0
 
 
 def with_matrix(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema of an experiment with `matrix:`, and `${matrix.x}` wherever a number or a word may stand."""
+    """Extend the schema of an experiment: allow `matrix:`, and `${matrix.x}` for numbers and words."""
     made = {**schema, "properties": {**_open(schema["properties"]), "matrix": _MATRIX}}
     made["$defs"] = {
         name: {**part, "properties": _open(part["properties"])} if "properties" in part else part
@@ -38,8 +38,8 @@ def _or_placeholder(part: dict[str, Any]) -> dict[str, Any]:
     if "anyOf" in part:
         return {**part, "anyOf": [*part["anyOf"], there]} if not _takes_text(part) else part
     if part.get("type") in ("integer", "number", "boolean") or "enum" in part:
-        told = {key: part[key] for key in ("description", "default", "title") if key in part}
-        return {**told, "anyOf": [{k: v for k, v in part.items() if k not in told}, there]}
+        outer = {key: part[key] for key in ("description", "default", "title") if key in part}
+        return {**outer, "anyOf": [{k: v for k, v in part.items() if k not in outer}, there]}
     return part
 
 

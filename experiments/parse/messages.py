@@ -1,4 +1,4 @@
-"""pydantic's errors in our words: what was found, what is allowed, the nearest spelling."""
+"""Convert pydantic's errors to problems that name what was found, what is allowed and the nearest spelling."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _BOUNDS = {
 def problems_of(
     error: ValidationError, document: Document, root: type[BaseModel], at: Path = ()
 ) -> list[Problem]:
-    """One problem for each of pydantic's errors; `at` is where the validated part stands in the document."""
+    """Return one problem per error of pydantic. `at`: path of the validated part in the document."""
     found: dict[tuple[Path, str], Problem] = {}
     for detail in _details(error):
         loc: Path = (*at, *_plain(detail["loc"]))
@@ -57,12 +57,12 @@ def problems_of(
 
 
 def wrong_paths(error: ValidationError) -> frozenset[Path]:
-    """Where something is wrong."""
+    """Return the paths of the invalid values."""
     return frozenset(_plain(detail["loc"]) for detail in _details(error))
 
 
 def _details(error: ValidationError) -> Iterator[ErrorDetails]:
-    """pydantic calls a list too short when its entries are wrong; those have errors of their own."""
+    """Yield the errors, except that a list is too short if it is so only because of invalid entries."""
     for detail in error.errors(include_url=False):
         value, context = detail["input"], detail.get("ctx", {})
         sized = isinstance(value, (list, tuple, dict))
@@ -76,9 +76,9 @@ def _plain(loc: tuple[int | str, ...]) -> Path:
 
 def _said(kind: str, context: dict[str, Any], value: Any, loc: Path) -> str:
     if kind == "orch":
-        return str(context["said"])
+        return str(context["message"])
     if kind == "none_required" and "secrets" in loc:
-        return "must be null: a secret's value is taken from the environment, and never stands in a file"
+        return "must be null: a secret's value is read from the environment and must not be in the file"
     shown = "found a value" if "secrets" in loc else f"found {_show(value)}"
     if kind in _KINDS:
         return f"{shown}; must be {_KINDS[kind]}"
@@ -123,7 +123,7 @@ def _show(value: Any) -> str:
 
 
 def _quoted(expected: str) -> list[str]:
-    """pydantic lists the choices as "'a', 'b' or 'c'"."""
+    """Parse pydantic's list of choices, "'a', 'b' or 'c'"."""
     return [part.strip().strip("'") for part in expected.replace(" or ", ", ").split(",")]
 
 

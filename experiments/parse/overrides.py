@@ -1,4 +1,4 @@
-"""`--set` arguments, such as swarm.target_batch_size=8192, peers[0].count=2 or peers.us.count=2."""
+"""Apply `--set` arguments, such as swarm.target_batch_size=8192, peers[0].count=2 or peers.us.count=2."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _WORD_OR_INDEX = re.compile(r"\[([0-9]+)\]|([^.\[\]]+)")
 
 
 def apply(document: Document, override: str) -> None:
-    """Write one override into the document's data; what is wrong with it joins the document's problems."""
+    """Apply one override to the document's data. Problems are added to the document's."""
     origin = f"--set {override[:200]}"
     written, equals, text = override.partition("=")
     written = written.strip()
@@ -23,7 +23,7 @@ def apply(document: Document, override: str) -> None:
             document,
             origin,
             "",
-            "write key.key=value, such as swarm.target_batch_size=8192; a list's entry is key[0]",
+            "use key.key=value, such as swarm.target_batch_size=8192; an entry of a list is key[0]",
         )
         return
     value_document = parse(text, origin) if text.strip() else Document(origin, data="")
@@ -47,7 +47,7 @@ def apply(document: Document, override: str) -> None:
 
 
 def _walk(document: Document, origin: str, steps: list[str | int]) -> tuple[Any, Path]:
-    """The container of the last step and the last step's path; (None, ()) after a complaint."""
+    """Return the container of the last step and the path of that step; (None, ()) after a problem."""
     node, path = document.data, ()
     for i, step in enumerate(steps):
         found = _index(document, origin, node, path, step)
@@ -64,7 +64,7 @@ def _walk(document: Document, origin: str, steps: list[str | int]) -> tuple[Any,
 
 
 def _index(document: Document, origin: str, node: Any, path: Path, step: str | int) -> str | int | None:
-    """The step as a key or an index of this node; an entry of a list may be called by its name."""
+    """Resolve a step to a key or index of a node. Entries of a list can be referred to by name."""
     if isinstance(node, dict) and isinstance(step, str):
         return step
     if isinstance(node, list) and isinstance(step, int):
@@ -76,7 +76,7 @@ def _index(document: Document, origin: str, node: Any, path: Path, step: str | i
         names = [str(entry.get("name")) if isinstance(entry, dict) else "" for entry in node]
         if names.count(str(step)) == 1:
             return names.index(str(step))
-        known = ", ".join(filter(None, names)) or "none has a name"
+        known = ", ".join(filter(None, names)) or "entries without names"
         near = nearest(str(step)[:60], filter(None, names))
         _complain(
             document, origin, dotted((*path, step)), f"no entry is named '{step}' (there are: {known}){near}"
@@ -93,7 +93,7 @@ def _index(document: Document, origin: str, node: Any, path: Path, step: str | i
 
 
 def _within(problem_path: str, path: str) -> bool:
-    """Was the problem in what the override replaced?"""
+    """Whether a problem is inside the part that the override replaced."""
     return problem_path == path or problem_path.startswith((f"{path}.", f"{path}["))
 
 

@@ -1,6 +1,6 @@
-"""`${matrix.x}` stands for a combination's value in any string. Pure.
+"""Replace `${matrix.x}` in strings by the value of a combination. Pure.
 
-A string that is nothing else takes the value's type. Keys, and the matrix itself, take none: there it is wrong.
+A string that contains nothing else gets the type of the value. Placeholders in keys and in the matrix itself are errors.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from experiments.parse.document import Document, Path
 Combination: TypeAlias = dict[str, str | int | float | bool]
 
 NAME = "[A-Za-z_][A-Za-z0-9_-]{0,39}"
-"""What an axis may be called."""
+"""Pattern of the names of axes."""
 
 _PLACEHOLDER = re.compile(rf"\$\{{\s*matrix\.({NAME})\s*\}}")
 # With the dot: `${matrix}` and `${matrix:-x}` are a shell's variables, `${matrix.x}` cannot be one.
@@ -26,9 +26,9 @@ _ATTEMPT = re.compile(r"(?:\$\{|\{\{)\{*\s*matrix\s*\.[^}]*\}*", re.IGNORECASE)
 def substituted(
     document: Document, node: Any, path: Path, values: Combination, anywhere: Mapping[str, Any] | None
 ) -> Any:
-    """The node at `path` with the values put in. What is wrong joins the document's problems.
+    """Return the node at `path` with all placeholders replaced. Problems are added to the document's.
 
-    `anywhere`: the names that some combination has; None: the file has no matrix.
+    `anywhere`: the names that at least one combination has; None: the file has no matrix.
     """
     if isinstance(node, dict):
         for key in node:
@@ -47,19 +47,19 @@ def substituted(
 
 
 def check_plain(document: Document, node: Any, path: Path) -> None:
-    """Nothing is put into the matrix itself: a placeholder there joins the document's problems."""
+    """Report placeholders in the matrix itself, where they are not replaced, as problems of the document."""
     for at, text in _texts(node, path):
         for attempt in _ATTEMPT.finditer(text):
-            _add(document, at, attempt, f"'{attempt[0][:60]}' stands in the matrix itself; write the value")
+            _add(document, at, attempt, f"'{attempt[0][:60]}' is in the matrix itself; use the value")
 
 
 def words_of(values: Combination) -> str:
-    """`n=4, model=RoBERTaXLM`."""
+    """Format a combination, for example `n=4, model=RoBERTaXLM`."""
     return ", ".join(f"{key}={text_of(value)}" for key, value in values.items())
 
 
 def text_of(value: Any) -> str:
-    """As it is put into a longer string."""
+    """Format a value for insertion into a longer string."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -75,9 +75,11 @@ def _check_key(document: Document, path: Path) -> None:
     attempt = _ATTEMPT.search(str(path[-1]))
     if attempt is None:
         return
-    said = f"'{attempt[0][:60]}' stands in a key, where nothing replaces it; placeholders go into values"
-    problem = document.problem(path, said, at_key=True)
-    if problem not in document.problems:  # each combination would say it
+    message = (
+        f"'{attempt[0][:60]}' is in a key, where it is not replaced; placeholders are allowed in values only"
+    )
+    problem = document.problem(path, message, at_key=True)
+    if problem not in document.problems:  # every combination finds it
         document.problems.append(problem)
 
 
@@ -90,23 +92,21 @@ def _check_placeholder(
 ) -> None:
     found = _PLACEHOLDER.fullmatch(attempt[0])
     if found is None:
-        said = f"'{attempt[0][:60]}' is not a placeholder; write ${{matrix.NAME}}"
+        message = f"'{attempt[0][:60]}' is not a placeholder; use ${{matrix.NAME}}"
     elif anywhere is None:
-        said = f"'{attempt[0][:60]}': the file has no 'matrix:'"
+        message = f"'{attempt[0][:60]}': the file has no 'matrix:'"
     elif found[1] in values:
         return
     elif found[1] in anywhere:
-        said = (
-            f"'{attempt[0][:60]}' has no value where {words_of(values)}; give it one by an entry of include"
-        )
+        message = f"'{attempt[0][:60]}' has no value for {words_of(values)}; add one with an entry of include"
     else:
-        known = f"there are {', '.join(anywhere)}" if anywhere else "there is nothing in it"
-        said = f"'{found[1]}' is not in the matrix ({known}){nearest(found[1], anywhere)}"
-    _add(document, path, attempt, said)
+        known = f"there are {', '.join(anywhere)}" if anywhere else "it is empty"
+        message = f"'{found[1]}' is not in the matrix ({known}){nearest(found[1], anywhere)}"
+    _add(document, path, attempt, message)
 
 
-def _add(document: Document, path: Path, attempt: re.Match[str], said: str) -> None:
-    problem = document.problem(path, said)
+def _add(document: Document, path: Path, attempt: re.Match[str], message: str) -> None:
+    problem = document.problem(path, message)
     if problem.line is not None and problem.column is not None:
         problem = replace(problem, column=problem.column + _offset(document, path, attempt))
     if problem not in document.problems:
@@ -114,5 +114,5 @@ def _add(document: Document, path: Path, attempt: re.Match[str], said: str) -> N
 
 
 def _offset(document: Document, path: Path, attempt: re.Match[str]) -> int:
-    """Columns from the value's beginning to the placeholder; 0 in a text of several lines."""
+    """Return the columns from the start of the value to the placeholder; 0 in text of several lines."""
     return document.starts[path] + attempt.start() if path in document.starts else 0

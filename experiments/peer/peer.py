@@ -21,7 +21,7 @@ from experiments.peer.optimizer.build import build_optimizer
 from experiments.peer.optimizer.join import Download, take_over
 from experiments.peer.optimizer.single_peer import PlainOptimizer, build_plain
 from experiments.peer.optimizer.swarm_optimizer import SwarmOptimizer
-from experiments.peer.processes import Departure, kill_children_with_parent, note_descendants, run_within
+from experiments.peer.processes import Departure, kill_children_with_parent, record_descendants, run_within
 from experiments.peer.reporting.loss_log import LossWatch, set_up_logging
 from experiments.peer.reporting.model_bytes import ModelBytes, count_tensors
 from experiments.peer.reporting.publish import Publisher, PublishError, use_record_key
@@ -31,7 +31,7 @@ from experiments.peer.shutdown.policy import ShutdownPolicy
 from experiments.peer.state.catch_up import CatchUpError, NoStateError
 from experiments.peer.status import Status
 from experiments.peer.swarm.allowlist import Allowlist
-from experiments.peer.swarm.clock import CLOCK_VARIABLE, SwarmClock, install_clock, told_time
+from experiments.peer.swarm.clock import CLOCK_VARIABLE, SwarmClock, controller_time, install_clock
 from experiments.peer.swarm.dht_node import SwarmError, first_peers, start_dht
 from experiments.peer.swarm.internal_addresses import FILE as NEIGHBOURS
 from experiments.peer.swarm.internal_addresses import read_neighbours
@@ -43,7 +43,7 @@ from experiments.peer.training.loop import Hooks, Trainer
 from experiments.peer.training.parameter_digest import parameters_sha, write_sample
 from experiments.peer.training.step_log import StepLog
 from experiments.peer.training.task import Task, build_task
-from experiments.wire.dht_records import KEEP_EPOCHS, MOST_EPOCHS
+from experiments.wire.dht_records import KEEP_EPOCHS, MAX_EPOCHS
 from experiments.wire.hivemind.patches import apply as apply_patches
 from metrics.records import EgressRecord, EpochRecord, IngressRecord, JoinRecord
 
@@ -101,7 +101,7 @@ def assemble(config: PeerConfig, folder: Path, temporary: Path, status: Status) 
     stop = threading.Event()
     leave = LeaveSequence(status, traffic.write_final, temporary)
     departure = Departure(stop, leave.cut_short, soft_s=_LEAVE_SOFT_S, limit_s=_LEAVE_S)
-    clock = SwarmClock(told_time(os.environ.get(CLOCK_VARIABLE, "")))
+    clock = SwarmClock(controller_time(os.environ.get(CLOCK_VARIABLE, "")))
     install_clock(clock)
     # Notices use the cloud's clock, which also sets this machine's clock, even in the middle of a run.
     policy = ShutdownPolicy(orders, departure, status, stop, time.time, lambda: clock.now_s() - time.time())
@@ -125,7 +125,7 @@ def assemble(config: PeerConfig, folder: Path, temporary: Path, status: Status) 
         config.slot,
         config.generation,
         folder / config.record_key_file,
-        keep=MOST_EPOCHS if config.plain else KEEP_EPOCHS,  # epochs of a plain loop may be very short
+        keep=MAX_EPOCHS if config.plain else KEEP_EPOCHS,  # epochs of a plain loop may be very short
         unix_time=clock.now_s,
     )
     parts.callback(_close_publisher, publisher, status)
@@ -141,7 +141,7 @@ def assemble(config: PeerConfig, folder: Path, temporary: Path, status: Status) 
     build = build_plain if config.plain else build_optimizer
     optimizer = build(config, dht, task.parameters())
     parts.callback(run_within, _OPTIMIZER_S, optimizer.shutdown)
-    note_descendants()
+    record_descendants()
     leave.add(
         partial(optimizer.withdraw_progress, _TELL_SWARM_S / 2),
         partial(publisher.flush, _FLUSH_S),

@@ -55,7 +55,7 @@ def descendants(of: int) -> list[int]:
     return found
 
 
-def note_descendants() -> None:
+def record_descendants() -> None:
     """Record this process's descendants. Call it once all are started: some end before the next call."""
     _recorded_pids.update({os.getpid(), *descendants(os.getpid())})
 
@@ -66,7 +66,7 @@ def kill_descendants() -> None:
     Hivemind shares tensors through named files (torch_<pid>_...). Torch's manager process would remove them, but it is
     killed too.
     """
-    note_descendants()
+    record_descendants()
     for pid in descendants(os.getpid()):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)

@@ -1,1 +1,1 @@
-"""Experiment schema: the models, their field types, and what follows from one file alone."""
+"""Schema of the experiment file: the models, their field types, slots and shards."""

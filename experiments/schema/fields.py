@@ -1,4 +1,4 @@
-"""Field types of the experiment file: each checks one value and says what it found and what is allowed."""
+"""Field types of the experiment file. Each validates one value; its error names the value and what is allowed."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from decimal import Decimal, InvalidOperation
 from typing import Annotated, Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field, PlainSerializer, PlainValidator, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, PlainValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError, PydanticKnownError
 
 from cloud.places import PlaceError, expand, nearest
-from cloud.prices.book import AUTO
+from cloud.prices.book import AUTO, names_of
 from experiments.averaging.methods import (
     COMPRESSION_FAMILIES,
     COMPRESSIONS,
@@ -31,12 +31,12 @@ _COMPRESSIONS = tuple(compression.name for compression in COMPRESSIONS)
 
 
 def complain(message: str) -> PydanticCustomError:
-    """An error whose text is ours."""
-    return PydanticCustomError("orch", "{said}", {"said": message})
+    """Return a validation error with our own message."""
+    return PydanticCustomError("orch", "{message}", {"message": message})
 
 
 def word(pattern: str, what: str) -> Any:
-    """A validator: the whole string matches, or the message says it is not `what`."""
+    """Return a validator that requires a full match of `pattern`. Its error says that the value is not `what`."""
     compiled = re.compile(pattern)
 
     def check(value: str) -> str:
@@ -65,7 +65,7 @@ def _location(value: str) -> str:
     except PlaceError as error:
         raise complain(str(error)) from error
     if not (found[0].rents_vms or found[0].own):
-        raise complain(f"'{value}' is an object store's place; no VM can be rented there")
+        raise complain(f"'{value}' is a location of an object store; VMs cannot be rented there")
     return value
 
 
@@ -92,12 +92,12 @@ def _compression(value: str) -> str:
         return compression_of(value).name
     except UnknownMethodError as error:
         forms = "".join(f", or {family.form}" for family in COMPRESSION_FAMILIES)
-        said = f"found {value[:40]!r}; must be one of {', '.join(_COMPRESSIONS)}{forms}"
-        raise complain(said + nearest(value[:40], _COMPRESSIONS)) from error
+        message = f"found {value[:40]!r}; must be one of {', '.join(_COMPRESSIONS)}{forms}"
+        raise complain(message + nearest(value[:40], _COMPRESSIONS)) from error
 
 
 def _named(records: Sequence[Record]) -> Any:
-    """A validator: the name of one of the records, with the error of a Literal of them."""
+    """Return a validator for the names of the records, with the same error as a Literal of them."""
     names = [record.name for record in records]
     *most, last = (f"'{name}'" for name in names)
 
@@ -114,8 +114,32 @@ def _enum(records: Sequence[Record]) -> WithJsonSchema:
 
 
 def meanings(records: Sequence[Record]) -> str:
-    """One sentence for each of the records, for the reference of the experiment file."""
+    """Return one sentence per record, for the reference of the experiment file."""
     return " ".join(f"{record.name}: {record.meaning}." for record in records)
+
+
+def joined_books(value: Any) -> Any:
+    """`[list-2026-11, mine.csv]` as `list-2026-11,mine.csv`; anything else as it is."""
+    if isinstance(value, list) and value and all(isinstance(name, str) for name in value):
+        return ",".join(value)
+    return value
+
+
+def _price_books(value: str) -> str:
+    """Check the form of `prices`; whether a file exists and is a book is checked where the experiment is read."""
+    known = (AUTO, *price_books())
+    for place, name in enumerate(names_of(value)):
+        if name.endswith(".csv"):
+            continue
+        if name not in known:
+            near = nearest(name[:80], known)
+            raise complain(
+                f"unknown price book '{name[:80]}' (known: {', '.join(known)}; or a file of yours, whose name ends in "
+                f".csv){near}"
+            )
+        if place and name == AUTO:
+            raise complain("'auto' must be the first of several price books")
+    return value
 
 
 def _shards(value: str) -> str:
@@ -137,10 +161,10 @@ def _endpoint(value: str) -> str:
         parts, good = None, False
     if parts is not None and (parts.username is not None or parts.password is not None):
         raise complain(
-            "an endpoint must not hold a user or a password; give keys as AWS_* variables or a profile"
+            "an endpoint must not contain a user or a password; pass keys as AWS_* variables or a profile"
         )
     if not good:
-        raise complain(f"'{value[:80]}' is not an endpoint: write http(s)://host:port, or '' for none")
+        raise complain(f"'{value[:80]}' is not an endpoint: use http(s)://host:port, or '' for none")
     return value.rstrip("/")
 
 
@@ -158,7 +182,7 @@ def _number_or_auto(low: float, high: float, *, whole: bool) -> Callable[[Any], 
 
 
 def _usd(value: Any) -> Decimal:
-    """YAML gives a number; str() of it is what was written, so no binary fraction gets in."""
+    """Convert to Decimal through str(), which restores the number as written in the YAML file."""
     bad = complain(f"found {value!r:.80}; must be dollars above 0 and at most 1000000, such as 2.50")
     if isinstance(value, bool) or not isinstance(value, (int, float, str, Decimal)):
         raise bad
@@ -178,8 +202,15 @@ GroupName = Annotated[
 ]
 EnvironmentName = Annotated[str, word("[A-Za-z_][A-Za-z0-9_]{0,99}", "an environment variable's name")]
 ModelName = Annotated[str, _one_of("model", lambda: tuple(models()))]
-PriceBook = Annotated[str, _one_of("price book", lambda: (AUTO, *price_books()))]
-NO_NETWORK = "none"  # for rented VMs: theirs is as it is
+PriceBook = Annotated[
+    str,
+    BeforeValidator(joined_books),
+    AfterValidator(_price_books),
+    WithJsonSchema(
+        {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]}
+    ),
+]
+NO_NETWORK = "none"  # for rented VMs, which have a real network
 NetworkName = Annotated[str, _one_of("network", lambda: (*networks(), NO_NETWORK))]
 Location = Annotated[str, AfterValidator(_location)]
 StoreLocation = Annotated[str, AfterValidator(_store_location)]
@@ -197,7 +228,7 @@ Compression = Annotated[
     ),
 ]
 COMPRESSION_MEANING = (
-    f"Of gradients on the wire: {', '.join(_COMPRESSIONS)}, "
+    f"Compression of gradients on the wire: {', '.join(_COMPRESSIONS)}, "
     f"{', '.join(f'or {family.meaning}' for family in COMPRESSION_FAMILIES)}."
 )
 Averaging = Annotated[str, _named(EXCHANGES), _enum(EXCHANGES)]

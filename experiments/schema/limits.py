@@ -12,27 +12,29 @@ from typing import Any, ClassVar
 
 
 def _limit(default: Any, meaning: str, plan: str, **bounds: float) -> Any:
-    """A key: its meaning for the reference, its words in the plan ("{}": the value), bounds by pydantic's names."""
+    """Define a key: its meaning in the reference, its text in the plan ("{}": the value), and pydantic's bounds."""
     return field(default=default, metadata={"strict": True, "description": meaning, "plan": plan, **bounds})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """How fast VMs are requested, whatever goes wrong."""
+    """Rate limits on requesting VMs. They always apply."""
 
     __pydantic_config__: ClassVar[Mapping[str, str]] = {"extra": "forbid"}
 
-    vms_per_min: int = _limit(30, "VMs requested in any minute.", "{} VMs per minute", ge=1, le=1000)
+    vms_per_min: int = _limit(
+        30, "Maximum number of VMs requested in any minute.", "{} VMs per minute", ge=1, le=1000
+    )
     replacements_per_h: int = _limit(
         60,
-        "Lost VMs replaced in any hour, of all slots together.",
+        "Maximum number of lost VMs replaced in any hour, over all slots.",
         "{} replacements per hour",
         ge=0,
         le=10_000,
     )
 
     def shrunk(self, time_scale: float) -> dict[str, Any]:
-        """The values by key as the controller's core is told them: seconds are divided by `time_scale`."""
+        """Return the values by key for the controller's core, with seconds divided by `time_scale`."""
         return {
             key: value / time_scale if key.endswith("_s") and value is not None else value
             for key, value in asdict(self).items()

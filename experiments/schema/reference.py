@@ -1,4 +1,4 @@
-"""docs/yaml.md: the reference of the experiment file, written from the models so that it cannot drift."""
+"""Generate docs/yaml.md, the reference of the experiment file, from the models."""
 
 from __future__ import annotations
 
@@ -12,21 +12,32 @@ from experiments.schema.limits import Limits
 
 _HEAD = """# The experiment file
 
-Written from the models in `experiments/schema/models.py` by `python -m experiments.schema.reference > docs/yaml.md`; a
-test compares. SkyPilot's key names are used where the meaning is equal. `orch validate FILE` checks a file offline and
-names every problem at once with file:line:column; `orch show FILE` prints it with all defaults; `orch schema` prints the
-JSON Schema for editors; `--set swarm.target_batch_size=8192` or `--set peers.us.count=2` overrides a key and is checked
-the same way. Examples: `experiments/library/`, and `orch experiments`.
+An experiment file is YAML. Keys have SkyPilot's names where the meaning is the same. Examples are in
+`experiments/library/`; `orch experiments` lists them.
+
+- `orch validate FILE` checks a file offline and reports all problems with file:line:column.
+- `orch show FILE` prints a file with all defaults.
+- `orch schema` prints the JSON Schema for editors.
+- `--set swarm.target_batch_size=8192` or `--set peers.us.count=2` overrides a key, with the same checks.
+
+This page is generated from `experiments/schema/models.py` by
+`python -m experiments.schema.reference > docs/yaml.md`; a test compares them.
 """
 
 _MATRIX = """
 ## `matrix`
 
-Several experiments in one file, by the rules of GitHub Actions: the axes' product, less what an entry of `exclude` matches,
-and `include`, whose entries join the combinations they do not contradict or are one more; at most 256. `${matrix.x}` stands for
-a combination's value in any string, and takes its type where the string is nothing else. Each has a name of its own. Stricter
-than there: values are text, numbers, true or false (no mappings, no null), an entry of `exclude` that matches nothing is wrong
-(`"4"` is not `4`), and so is a placeholder in a key or in the matrix itself. A shell's own `${matrix}`, without a dot, stays.
+Defines several experiments in one file, at most 256, by the rules of GitHub Actions:
+
+- The combinations are the product of the axes, without those that an entry of `exclude` matches. Each entry of
+  `include` extends the combinations that it does not contradict, or adds one.
+- `${matrix.x}` in any string is replaced by the value of the combination. If the string contains nothing else, the
+  result has the type of the value.
+- Each experiment needs a name of its own.
+
+It is stricter than GitHub Actions: values are text, numbers, true or false (no mappings, no null). An entry of `exclude`
+that matches nothing is an error (`"4"` is not `4`), and so is a placeholder in a key or in the matrix itself. A shell's
+own `${matrix}`, without a dot, is left alone.
 
 ```yaml
 name: mine-${matrix.n}${matrix.suffix}
@@ -39,8 +50,8 @@ matrix:
 model: ${matrix.model}
 ```
 
-`orch validate FILE` checks all of them and `orch show FILE` lists them; what runs or plans one takes `--matrix n=4`
-(repeatable) or `--matrix mine-4-nlp`, and one of the library goes by its own name.
+`orch validate FILE` checks all of them and `orch show FILE` lists them. Commands that run or plan one take `--matrix n=4`
+(repeatable) or `--matrix mine-4-nlp`. Experiments of the library are selected by name.
 """
 
 _SECTIONS: tuple[tuple[str, type[Any]], ...] = (
@@ -59,7 +70,7 @@ _SECTIONS: tuple[tuple[str, type[Any]], ...] = (
 
 
 def markdown() -> str:
-    """The whole page."""
+    """Return the whole page."""
     return _HEAD + "".join(_section(path, model) for path, model in _SECTIONS) + _MATRIX
 
 
@@ -67,14 +78,14 @@ def _section(path: str, model: type[Any]) -> str:
     title = f"`{path}`" if path else "Top level"
     text = f"\n## {title}\n\n{(model.__doc__ or '').strip()}\n\n| key | default | meaning |\n|---|---|---|\n"
     for name, field in schema.keys_of(model).items():
-        meaning = (field.description or "A section of its own, below.") + _choices(field)
+        meaning = (field.description or "See the section below.") + _choices(field)
         meaning = meaning.replace("|", "\\|")
         text += f"| `{name}` | {_default(field.default, field.default_factory)} | {meaning} |\n"
     return text
 
 
 def _choices(field: FieldInfo) -> str:
-    """The words a key may have, where they are few and its description does not name them all."""
+    """List the values of a Literal field, unless its description names them all."""
     words = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
     if not words or all(word in (field.description or "") for word in words):
         return ""

@@ -11,15 +11,15 @@ _URL = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/[^\s{}]*[^\s{}/]")
 
 
 class ShardPatternError(ValueError):
-    """The pattern stands for no shards, or for something that is none."""
+    """The pattern does not stand for valid shards."""
 
 
 def shard_urls(pattern: str) -> tuple[str, ...]:
-    """The shards a pattern stands for, in order: the last brace varies fastest.
+    """Expand a pattern to its shards, in order; the last brace varies fastest.
 
-    A brace holds a range of numbers `{000000..000031}` (both ends included; leading zeros are kept)
-    or a list `{a,b}`. Raises ShardPatternError for an empty or reversed range, for over 100000 shards, and
-    for what is not `s3://bucket/key` afterwards.
+    A brace contains a range of numbers `{000000..000031}` (both ends included, leading zeros kept) or a list `{a,b}`.
+    Raises ShardPatternError for an empty or reversed range, for more than 100000 shards, and for results that are not
+    `s3://bucket/key`.
     """
     pieces = _BRACES.split(pattern)  # text, brace, text, brace, ..., text
     choices = [_choices(piece) if i % 2 else [piece] for i, piece in enumerate(pieces)]
@@ -32,7 +32,7 @@ def shard_urls(pattern: str) -> tuple[str, ...]:
     for url in urls:
         if not _URL.fullmatch(url):
             raise ShardPatternError(
-                f"'{url}' is not a shard's URL: write s3://bucket/name-{{000000..000031}}.tar"
+                f"'{url}' is not the URL of a shard: use s3://bucket/name-{{000000..000031}}.tar"
             )
     if len(set(urls)) < len(urls):
         raise ShardPatternError(f"'{pattern}' names the same shard twice")
@@ -44,14 +44,14 @@ def _choices(brace: str) -> list[str]:
     if len(ends) == 1:
         words = brace.split(",")
         if not all(words):
-            raise ShardPatternError(f"'{{{brace}}}' has an empty choice: write {{000000..000031}} or {{a,b}}")
+            raise ShardPatternError(f"'{{{brace}}}' has an empty choice: use {{000000..000031}} or {{a,b}}")
         return words
     if len(ends) != 2 or not all(re.fullmatch("[0-9]{1,18}", end) for end in ends):
-        raise ShardPatternError(f"'{{{brace}}}' is not a range of numbers: write {{000000..000031}}")
+        raise ShardPatternError(f"'{{{brace}}}' is not a range of numbers: use {{000000..000031}}")
     first, last = map(int, ends)
     if last < first:
         raise ShardPatternError(
-            f"'{{{brace}}}' is empty: the range runs backwards; write the smaller number first"
+            f"'{{{brace}}}' is empty: the range is reversed; put the smaller number first"
         )
     if last - first >= MAX_SHARDS:
         raise ShardPatternError(f"'{{{brace}}}' stands for {last - first + 1} shards; at most {MAX_SHARDS}")

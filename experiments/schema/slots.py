@@ -1,4 +1,4 @@
-"""The slots an experiment wishes for: one a peer, each with its places in order of preference."""
+"""Slots of an experiment: one per peer, each with its places in order of preference."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from experiments.schema.models import ExperimentSpec, Replace, Resources
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """The wish for one peer; outlives its VMs."""
+    """The position of one peer. It outlives the VMs that fill it."""
 
     name: str  # "us-0"
     group: str
-    places: tuple[Resources, ...]  # in order of preference; each names one zone (or a region without zones)
+    places: tuple[Resources, ...]  # in order of preference; each has one zone (or a region without zones)
     replace: Replace
 
 
 def slots(spec: ExperimentSpec) -> tuple[Slot, ...]:
-    """All slots in the file's order. A region without a zone becomes one place for each of its zones."""
+    """Return all slots in the order of the file. A region without a zone becomes one place per zone of it."""
     made: list[Slot] = []
     for group in spec.peers:
         places = tuple(

@@ -1,1 +1,1 @@
-"""Study files: which experiments run, what they are compared with, and the limits of agreement."""
+"""Study files: batches of experiments, what they are compared with, and the accepted differences."""

@@ -1,9 +1,9 @@
-"""What of the published study a run of an experiment may be held against: the same experiment, not the same name.
+"""Decide whether an experiment may be compared with the paper: it must be the same experiment, not only the same name.
 
-The library's experiment of a name is the study's. Model, target batch size, batch size, plain or averaged, and peers
-(places, accelerators, counts) make it; with another of these nothing is published. What the study had not but does not make
-it another experiment (compression, network tuning, another emulation) is an option: its figures may lie beside
-the published ones, to show what it gains, and say nothing of how true the emulation is.
+The library's experiment with a name is the paper's. It is identified by its model, target batch size, batch size, plain
+or averaged training, and peers (places, accelerators, counts). If one of these differs, there are no published figures.
+Other differences (compression, network tuning, emulation settings) are options: the figures may be compared with the
+published ones to show what the option gains, but they say nothing about the accuracy of the emulation.
 """
 
 from __future__ import annotations
@@ -19,35 +19,33 @@ from experiments.catalog import Published, published
 from experiments.parse.load import load
 from experiments.schema.models import ExperimentSpec, PeerGroup
 
-_MAKES_IT = ("target_batch_size", "batch_size", "plain")
-_FREE = (
-    "averaging_timeout_s",
-    "optimizer",
-)  # of no weight for seconds and bytes, but for the optimizer's name
+_IDENTITY = ("target_batch_size", "batch_size", "plain")
+# Keys that do not affect seconds and bytes. Of the optimizer, only the name is compared.
+_IGNORED = ("averaging_timeout_s", "optimizer")
 _EMULATED = ("network", "path_model", "windows", "preempt")
 
 
 @dataclass(frozen=True, slots=True)
 class Basis:
-    """`published`: the study's figures, None with `why` there are none. `options`: what the study had not, in words."""
+    """What an experiment may be compared with."""
 
-    published: Published | None
-    why: str = ""
-    options: tuple[str, ...] = ()
+    published: Published | None  # the paper's figures
+    why: str = ""  # why there are none
+    options: tuple[str, ...] = ()  # settings that differ from the paper's, as phrases
 
 
-def study_basis(spec: ExperimentSpec) -> Basis:
-    """What of the study an experiment, as resolved, may be held against."""
+def paper_basis(spec: ExperimentSpec) -> Basis:
+    """Return the published figures that a resolved experiment may be compared with."""
     known = published(spec.name)
     if known is None:
-        return Basis(None, f"the study published nothing of the name '{spec.name}'")
+        return Basis(None, f"the paper has no experiment named '{spec.name}'")
     theirs = _shipped(spec.name)
     other = [
-        f"{name} {ours} instead of {study}" for name, ours, study in _makes_it(spec, theirs) if ours != study
+        f"{name} {ours} instead of {paper}" for name, ours, paper in _identity(spec, theirs) if ours != paper
     ]
     if other:
-        return Basis(None, f"not the study's experiment: {'; '.join(other)}")
-    options = [(name, ours) for name, ours, study in _options(spec, theirs) if ours != study]
+        return Basis(None, f"not the paper's experiment: {'; '.join(other)}")
+    options = [(name, ours) for name, ours, paper in _options(spec, theirs) if ours != paper]
     notes = {f"swarm.{record.key}": record.paper_note for record in spec.swarm.method.records}
     words = (
         name if isinstance(ours, BaseModel) else f"{name} {str(ours).lower()}{notes.get(name, '')}"
@@ -61,14 +59,14 @@ def _shipped(name: str) -> ExperimentSpec:
     return load(name, shipped=True)
 
 
-def _makes_it(ours: ExperimentSpec, theirs: ExperimentSpec) -> list[tuple[str, Any, Any]]:
+def _identity(ours: ExperimentSpec, theirs: ExperimentSpec) -> list[tuple[str, Any, Any]]:
     pairs = [("model", ours.model, theirs.model)]
-    pairs += [(f"swarm.{k}", getattr(ours.swarm, k), getattr(theirs.swarm, k)) for k in _MAKES_IT]
+    pairs += [(f"swarm.{k}", getattr(ours.swarm, k), getattr(theirs.swarm, k)) for k in _IDENTITY]
     return [*pairs, ("peers", _peers(ours), _peers(theirs))]
 
 
 def _options(ours: ExperimentSpec, theirs: ExperimentSpec) -> list[tuple[str, Any, Any]]:
-    keys = [k for k in type(ours.swarm).model_fields if k not in (*_MAKES_IT, *_FREE)]
+    keys = [k for k in type(ours.swarm).model_fields if k not in (*_IDENTITY, *_IGNORED)]
     pairs = [("network_tuning", ours.network_tuning, theirs.network_tuning)]
     pairs += [(f"swarm.{k}", getattr(ours.swarm, k), getattr(theirs.swarm, k)) for k in keys]
     pairs.append(("swarm.optimizer", ours.swarm.optimizer.name, theirs.swarm.optimizer.name))
@@ -80,7 +78,7 @@ def _options(ours: ExperimentSpec, theirs: ExperimentSpec) -> list[tuple[str, An
 
 
 def _peers(spec: ExperimentSpec) -> str:
-    """`4 x T4:1 in gcp/us-central1/us-central1-a`, places in their order; what groups are called does not matter."""
+    """Describe the peers, for example `4 x T4:1 in gcp/us-central1/us-central1-a`, without the names of the groups."""
     count: Counter[str] = Counter()
     for group in spec.peers:
         count[_vm(group)] += group.count

@@ -1,4 +1,4 @@
-"""What a study expects of its rows (`compare.expect`): a figure of one row against the same of another, with its limit."""
+"""Expectations of a study (`compare.expect`): a figure of one row compared with that of another row, with a limit."""
 
 from __future__ import annotations
 
@@ -11,51 +11,53 @@ from cloud.places import nearest
 from experiments.study_file.baseline import LOSSES, Column, Rows, meant
 
 LIMITS = ("at_least", "at_most", "within", "times_lower", "within_noise")
-"""The keys of an expectation that are a limit; at most one of them is given."""
+"""Keys of an expectation that are limits. At most one of them is given."""
 
 _Name = Annotated[str, Field(max_length=100)]
 
 
 class Expectation(BaseModel):
-    """One figure of a row against the same of another row; without a limit it is told and not judged."""
+    """Comparison of one figure of a row with that of another row. Without a limit it is reported but not judged."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     row: Annotated[str, Field(min_length=1, max_length=100)] = Field(
-        description="A label of this study's entries, or the name of an experiment."
+        description="Label of an entry of this study, or name of an experiment."
     )
     experiment: _Name = Field(
-        default="", description="Only of this experiment; left out: of each that has the row."
+        default="",
+        description="Check only the row of this experiment. Default: all experiments with the row.",
     )
     against: _Name = Field(
         default="",
-        description="A label or the name of an experiment; left out: what the row is held against in the table.",
+        description="Row to compare with: a label or the name of an experiment. Default: the row's baseline in the table.",
     )
-    figure: Column = Field(description="Which figure is compared.")
+    figure: Column = Field(description="The figure to compare.")
     at_least: Annotated[float, Field(gt=0)] | None = Field(
-        default=None, description="The figure is at least so many times the other row's."
+        default=None, description="The figure is at least this many times the other row's."
     )
     at_most: Annotated[float, Field(gt=0)] | None = Field(
-        default=None, description="The figure is at most so many times the other row's."
+        default=None, description="The figure is at most this many times the other row's."
     )
     within: Annotated[float, Field(gt=0, lt=1)] | None = Field(
-        default=None, description="The figure is off the other row's by at most this share of it."
+        default=None,
+        description="The figure differs from the other row's by at most this fraction (0.1 = 10 %).",
     )
     times_lower: Annotated[float, Field(gt=0)] | None = Field(
-        default=None, description="The other row's figure is at least so many times this row's."
+        default=None, description="The other row's figure is at least this many times this row's."
     )
     within_noise: bool = Field(
-        default=False, description="Of a loss: the difference is no more than the noise of the runs."
+        default=False, description="For losses: the difference does not exceed the noise of the runs."
     )
 
     @property
     def limits(self) -> tuple[str, ...]:
-        """The keys of its limits."""
+        """Keys of the limits that are set."""
         return tuple(name for name in LIMITS if getattr(self, name) not in (None, False))
 
     @property
     def words(self) -> str:
-        """Its limit: "at least 1.4"; "" where there is none."""
+        """The limit as a phrase, for example "at least 1.4"; "" without a limit."""
         if self.within is not None:
             return f"within {100 * self.within:g} %"
         if self.times_lower is not None:
@@ -68,7 +70,7 @@ class Expectation(BaseModel):
 
 
 def of_row(rows: Rows, one: Expectation) -> list[tuple[str, str]]:
-    """The rows that an expectation is about."""
+    """Return the rows that an expectation applies to."""
     own = [key for key in rows if not one.experiment or key[0] == one.experiment]
     return [key for key in own if key[1] == one.row] or [key for key in own if key[0] == one.row]
 
@@ -76,33 +78,33 @@ def of_row(rows: Rows, one: Expectation) -> list[tuple[str, str]]:
 def expect_problems(
     expected: Sequence[Expectation], baseline: str, rows: Rows, against: Mapping[tuple[str, str], str]
 ) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    """What is wrong with `compare.expect`: the place below it and a sentence.
+    """Yield the problems of `compare.expect`: the path below it and a sentence.
 
-    `rows`: all rows of the study; empty where they could not be read: then names are not looked up. `against`: the
-    label that a row's entry names, of those that name one.
+    `rows`: all rows of the study; empty if they could not be read, and then names are not checked. `against`: the label
+    that an entry names, by row, for the entries that name one.
     """
     if expected and not baseline:
-        yield (), "stands beside a baseline: give `baseline` the label of an entry, or leave it out"
+        yield (), "needs a baseline: set `baseline` to the label of an entry, or remove the key"
         return
     names = list(dict.fromkeys(name for key in rows for name in (key[1], key[0]) if name))
     for at, one in enumerate(expected):
-        yield from (((at, *key), said) for key, said in _limit_problems(one))
+        yield from (((at, *key), problem) for key, problem in _limit_problems(one))
         if rows:
             yield from (
-                ((at, key), said) for key, said in _name_problems(one, baseline, rows, names, against)
+                ((at, key), problem) for key, problem in _name_problems(one, baseline, rows, names, against)
             )
 
 
 def _limit_problems(one: Expectation) -> Iterator[tuple[tuple[str, ...], str]]:
     if len(one.limits) > 1:
-        yield (), f"has {len(one.limits)} limits ({', '.join(one.limits)}); give one of them, or two entries"
+        yield (), f"has {len(one.limits)} limits ({', '.join(one.limits)}); give one per entry"
     for name in one.limits:
         if one.figure in LOSSES and name != "within_noise":
-            yield (name,), f"a loss is judged by its difference: give `within_noise` for '{one.figure}'"
+            yield (name,), f"a loss is judged by its difference: use `within_noise` for '{one.figure}'"
         elif one.figure not in LOSSES and name == "within_noise":
             yield (
                 (name,),
-                f"'{one.figure}' has no noise of its own ({', '.join(LOSSES)} have); give another limit",
+                f"'within_noise' applies to {' and '.join(LOSSES)} only, not to '{one.figure}'; use another limit",
             )
 
 
@@ -115,8 +117,10 @@ def _name_problems(
         return
     if one.experiment and one.experiment not in experiments:
         near = nearest(one.experiment, experiments)
-        said = f"no experiment of this study is called '{one.experiment}'{near} ({', '.join(experiments)})"
-        yield "experiment", said
+        yield (
+            "experiment",
+            f"this study has no experiment '{one.experiment}'{near} ({', '.join(experiments)})",
+        )
         return
     own = of_row(rows, one)
     if not own:
@@ -129,14 +133,14 @@ def _name_problems(
         others = meant(rows, key[0], rows[key], label)
         title = " ".join(key).strip()
         if len(others) != 1:
-            count = "several rows are" if others else "no row is"
+            count = "several rows match" if others else "no row matches"
             yield (
                 "against",
                 f"{count} '{label}' for {title}; name an experiment, or choose one with `experiment`",
             )
         elif others[0] == key:
-            yield "against", f"{title} would be held against itself; name another row"
+            yield "against", f"{title} would be compared with itself; name another row"
 
 
 def _no_such(name: str, names: Sequence[str]) -> str:
-    return f"no entry has the label '{name}', and no experiment that name{nearest(name, names)} ({', '.join(names)})"
+    return f"no entry has the label '{name}' and no experiment has that name{nearest(name, names)} ({', '.join(names)})"

@@ -1,4 +1,4 @@
-"""How far a run's figures may be from the published ones: a csv, one limit a row."""
+"""Accepted differences between a run's figures and the published ones: a CSV file with one limit per row."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 FIGURES = ("sps", "calc_s", "comm_s", "epoch_s", "granularity", "egress_bytes_per_vm_epoch")
-"""The figures of a run that are compared."""
+"""Figures of a run that are compared."""
 
 _OF_STUDY = ("kendall_tau", "host_contended")
 _COLUMNS = {"scope", "experiments", "figure", "limit", "around", "why"}
@@ -16,11 +16,11 @@ _COLUMNS = {"scope", "experiments", "figure", "limit", "around", "why"}
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """How far a figure may be from the published one.
+    """Accepted difference of a figure from the published one.
 
-    `scope`: "each" run that fits `experiments` (the first limit that fits decides), the "median" of |difference| over
-    them, or the "study" as a whole. `limit`: a share; of the study, kendall_tau at least, host_contended at most.
-    `around`: "published", or "epochs": beyond the range that the published epochs span.
+    `scope`: "each" run that matches the pattern `experiments` (the first matching limit applies), the "median" of
+    |difference| over them, or the whole "study". `limit`: a fraction; for the study, the minimum of kendall_tau or the
+    maximum of host_contended. `around`: "published", or "epochs" for the distance from the range of the published epochs.
     """
 
     scope: str
@@ -32,7 +32,7 @@ class Limit:
 
 
 def read_limits(path: Path) -> list[Limit]:
-    """The rows of a limits file, at least one. Raises ValueError that begins with the file (and its line)."""
+    """Read a limits file, which has at least one row. Raises ValueError; its message begins with the file and line."""
     found: list[Limit] = []
     try:
         with path.open(newline="", encoding="utf-8") as file:
@@ -44,7 +44,7 @@ def read_limits(path: Path) -> list[Limit]:
         raise ValueError(f"{path}: cannot be read: {(error.strerror or str(error)).lower()}") from error
     if not found:
         raise ValueError(
-            f"{path}:1: has no limit; write a row below scope,experiments,figure,limit,around,why"
+            f"{path}:1: has no limit; add a row below the header scope,experiments,figure,limit,around,why"
         )
     return found
 

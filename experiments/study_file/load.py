@@ -1,7 +1,7 @@
-"""The study file: which experiments run one after the other, how often, and what they are compared with.
+"""The study file: experiments that run one after the other, how often, and what they are compared with.
 
-A study is read whole before anything runs: every experiment that it names is resolved, and all that is wrong is told
-at once, with the file's line.
+A study is validated as a whole before anything runs: every experiment that it names is resolved, and all problems are
+reported at once, with their line.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from experiments.parse import document as _document
 from experiments.parse.document import Document
 from experiments.parse.load import find, load_all
 from experiments.parse.messages import problems_of
+from experiments.parse.price_books import absolute_books
 from experiments.schema import fields as f
 from experiments.schema.errors import MatrixError, Problem, SpecError
 from experiments.schema.models import ExperimentSpec
@@ -28,8 +29,8 @@ from experiments.study_file.limits import read_limits
 
 STUDIES = Path(__file__).resolve().parent.parent / "studies"
 _MAX_BYTES = 1_000_000
-_MAX_KEY = 46  # a run's id is the key, the day, four digits and the attempt: at most 63 characters
-MOST_RUNS = 500
+_MAX_KEY = 46  # a run id is the key, the date, four digits and the attempt: at most 63 characters
+MAX_RUNS = 500
 
 
 class _Section(BaseModel):
@@ -37,7 +38,7 @@ class _Section(BaseModel):
 
 
 def _named(value: Any) -> Any:
-    """`- geo-c8` is short for `- {experiment: geo-c8}`."""
+    """Expand the short form `- geo-c8` to `- {experiment: geo-c8}`."""
     return {"experiment": value} if isinstance(value, str) else value
 
 
@@ -45,66 +46,74 @@ class StudyEntry(_Section):
     """One experiment of a study."""
 
     experiment: Annotated[str, Field(min_length=1, max_length=500)] = Field(
-        description="A name of the library, or FILE.yaml beside the study's file (a path is relative to it); of several "
-        "experiments (`matrix:`, a family of the library) all, unless `matrix` chooses."
+        description="Name of an experiment of the library, or FILE.yaml, relative to the study's file. If it stands for "
+        "several experiments (`matrix:`, a family of the library), all of them, unless `matrix` selects some."
     )
     label: Annotated[str, f.word("([a-z0-9][a-z0-9-]{0,29})?", "a label: a-z, 0-9 and '-', at most 30")] = (
-        Field(default="", description="Tells entries of one experiment apart.")
+        Field(default="", description="Distinguishes entries of the same experiment.")
     )
     set: Annotated[dict[str, Any], Field(max_length=100)] = Field(
-        default_factory=dict, description="Keys to replace, as `orch launch --set`: {swarm.batch_size: 64}."
+        default_factory=dict,
+        description="Values to override, as with `orch launch --set`: {swarm.batch_size: 64}.",
     )
     matrix: Annotated[
         tuple[Annotated[str, Field(min_length=1, max_length=200)], ...], Field(strict=False, max_length=100)
-    ] = Field(default=(), description="Which of several experiments, as `orch launch --matrix`: [n=4].")
+    ] = Field(
+        default=(),
+        description="Experiments to select if there are several, as with `orch launch --matrix`: [n=4].",
+    )
     judged: bool | None = Field(
         default=None,
-        description="Whether its runs are ranked and held against limits; left out: where the entry has no label and "
-        "sets no option that the library's experiment has not.",
+        description="Whether its runs are ranked and checked against the limits. Default: yes if the entry has no label and "
+        "sets no option that differs from the library's experiment.",
     )
-    repeats: int | None = Field(default=None, ge=1, le=50, description="Instead of the study's.")
+    repeats: int | None = Field(
+        default=None, ge=1, le=50, description="Number of repeats, instead of the study's."
+    )
     against: str = Field(
         default="",
         max_length=30,
-        description="The label of the entry that this one is held against, instead of `compare.baseline`.",
+        description="Label of the entry that this one is compared with, instead of `compare.baseline`.",
     )
 
 
 class Accuracy(_Section):
-    """Two experiments of the study whose runs should learn alike."""
+    """Two experiments of the study that should reach the same accuracy."""
 
     of: Annotated[str, Field(min_length=1, max_length=100)] = Field(
-        description="An experiment's name; its runs' held-out accuracy is compared."
+        description="Name of the experiment whose held-out accuracy is compared."
     )
     against: Annotated[str, Field(min_length=1, max_length=100)] = Field(
-        description="Another one's: equal seeds, updates, target batch size and samples."
+        description="Name of the other experiment, with equal seeds, updates, target batch size and samples."
     )
 
 
 class Comparison(_Section):
-    """What `orch compare` lays beside the runs."""
+    """What `orch compare` compares the runs with."""
 
     replay: Literal["auto", "never"] = Field(
-        default="auto", description="auto: the study's own logs, where ORCH_SHARED or --logs names them."
+        default="auto", description="auto: also the paper's logs, if ORCH_SHARED or --logs names them."
     )
     limits: Annotated[str, Field(max_length=200)] = Field(
-        default="", description="A csv of how far a figure may be from the published one; none: not judged."
+        default="",
+        description="CSV file of accepted differences from the published figures. Default: nothing is judged.",
     )
     baseline: Annotated[str, f.word("([a-z0-9][a-z0-9-]{0,29})?", "a label of an entry")] = Field(
         default="",
-        description="A label: what the other entries gain is told against the entry of the same experiment that has it, else "
-        "against the only one of the same model; none: not told.",
+        description="Label of the entry that the others are compared with: the one of the same experiment, otherwise the "
+        "only one of the same model. Default: no gains are reported.",
     )
     columns: Annotated[tuple[Column, ...], Field(strict=False, min_length=1)] = Field(
-        default=COLUMNS, description="Which figures of them are shown."
+        default=COLUMNS, description="Figures in the table of gains."
     )
     expect: Annotated[tuple[Expectation, ...], Field(strict=False, max_length=200)] = Field(
         default=(),
-        description="Figures of rows against other rows', each with a limit and its verdict; without one they are told.",
+        description="Figures of rows to compare with those of other rows, with a limit and a verdict. Without a limit they "
+        "are only reported.",
     )
     accuracy: Accuracy | None = Field(
         default=None,
-        description="Held-out accuracy of one experiment's runs against another's; none: not compared.",
+        description="Two experiments whose held-out accuracy is compared. Default: no comparison.",
     )
 
 
@@ -113,37 +122,39 @@ class StudySpec(_Section):
 
     name: Annotated[
         str, f.word("[a-z0-9][a-z0-9-]{0,39}", "a study's name: a-z, 0-9 and '-', at most 40")
-    ] = Field(description="Its id begins with it.")
+    ] = Field(description="Name of the study. Its id begins with it.")
     description: f.Text = Field(default="", description="One sentence.")
     experiments: Annotated[
         tuple[Annotated[StudyEntry, BeforeValidator(_named)], ...],
         Field(strict=False, min_length=1, max_length=200),
-    ] = Field(description="In the order in which they run: names, or entries with a label and `set`.")
-    repeats: int = Field(default=1, ge=1, le=50, description="How often each experiment is run and counted.")
+    ] = Field(
+        description="Experiments in the order in which they run: names, or entries with a label and `set`."
+    )
+    repeats: int = Field(default=1, ge=1, le=50, description="How often each experiment is run.")
     contended_retries: int = Field(
         default=2,
         ge=0,
         le=2,
-        description="A run that the host disturbed, or that lost a round, is repeated at most so often.",
+        description="Maximum number of repetitions of a run on a host that was too busy, or that lost a round.",
     )
     wall_limit_s: Annotated[float, Field(gt=0, le=2_592_000)] | None = Field(
         default=None,
-        description="A run is taken down after so long; none: three times what is expected + 180 s.",
+        description="Timeout of a run in seconds. Default: three times the expected duration + 180 s.",
     )
     compare: Comparison = Field(default_factory=Comparison)
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One run that a study wants: an entry's experiment, once."""
+    """One run of a study: one repeat of an entry's experiment."""
 
-    key: str  # "geo-c8-nlp", "geo-c8-nlp-wan", "geo-c8-r2": the same in every run of the study
+    key: str  # "geo-c8-nlp", "geo-c8-nlp-wan", "geo-c8-r2": the same each time the study is run
     label: str
     repeat: int  # from 1
     spec: ExperimentSpec
-    judged: bool | None = None  # the entry's
-    against: str = ""  # the entry's
-    entry: int = 0  # its place in the file
+    judged: bool | None = None  # of the entry
+    against: str = ""  # of the entry
+    entry: int = 0  # index in the file
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,9 +168,9 @@ class LoadedStudy:
 
 
 def load_study(path_or_name: str, overrides: Sequence[str] = ()) -> LoadedStudy:
-    """Read a study; `overrides` are `--set` arguments for each of its experiments.
+    """Read a study. `overrides`: `--set` arguments that apply to all its experiments.
 
-    Raises SpecError with all problems of it and of its experiments at once.
+    Raises SpecError with all problems of the study and its experiments.
     """
     path = find_study(path_or_name)
     text = _read(path)
@@ -175,11 +186,11 @@ def load_study(path_or_name: str, overrides: Sequence[str] = ()) -> LoadedStudy:
         raise SpecError([*document.problems, *problems_of(error, document, StudySpec)]) from error
     members = _members(spec, document, path, overrides)
     if spec.compare.accuracy is not None:
-        _two_of_them(spec.compare.accuracy, members, document)
-    _compared_rows(spec, members, document)
+        _check_accuracy(spec.compare.accuracy, members, document)
+    _check_compared_rows(spec, members, document)
     if spec.compare.limits:
         try:
-            read_limits(_beside(path, spec.compare.limits))
+            read_limits(_relative(path, spec.compare.limits))
         except ValueError as error:
             document.problems.append(document.problem(("compare", "limits"), str(error)))
     if document.problems:
@@ -188,7 +199,7 @@ def load_study(path_or_name: str, overrides: Sequence[str] = ()) -> LoadedStudy:
 
 
 def find_study(path_or_name: str) -> Path:
-    """The file: as named, else with .yaml added, else one that ships with orch. Raises SpecError."""
+    """Find the file: as named, with .yaml added, or among those that ship with orch. Raises SpecError."""
     given = Path(path_or_name)
     bare = given.name == path_or_name
     try:
@@ -199,25 +210,25 @@ def find_study(path_or_name: str) -> Path:
         if bare and shipped.is_file():
             return shipped
     except (OSError, ValueError) as error:
-        raise SpecError.of(path_or_name[:200], "cannot be looked up; name a study's file") from error
+        raise SpecError.of(path_or_name[:200], "cannot be looked up; name a study file") from error
     names = studies()
     if bare and _is_experiment(path_or_name):
-        said = f"is an experiment, not a study; `orch launch {path_or_name}` runs it"
-        raise SpecError.of(path_or_name, said)
+        message = f"is an experiment, not a study; `orch launch {path_or_name}` runs it"
+        raise SpecError.of(path_or_name, message)
     near = nearest(given.name.removesuffix(".yaml"), names)
     raise SpecError.of(
         path_or_name[:200],
-        f"no such study file, and none of that name ships with orch{near} ({', '.join(names)})",
+        f"no such study file, and no study of this name ships with orch{near} ({', '.join(names)})",
     )
 
 
 def studies() -> tuple[str, ...]:
-    """The names of the studies that ship with orch."""
+    """Return the names of the studies that ship with orch."""
     return tuple(sorted(path.stem for path in STUDIES.glob("*.yaml")))
 
 
 def study_schema() -> dict[str, Any]:
-    """The JSON Schema of a study file, for editors."""
+    """Return the JSON Schema of a study file, for editors."""
     schema = StudySpec.model_json_schema()
     experiments = schema["properties"]["experiments"]
     experiments["items"] = {"anyOf": [{"type": "string"}, experiments["items"]]}
@@ -225,84 +236,89 @@ def study_schema() -> dict[str, Any]:
 
 
 def _members(spec: StudySpec, document: Document, path: Path, overrides: Sequence[str]) -> tuple[Member, ...]:
-    """Every entry's runs; what is wrong with an entry joins the document's problems."""
+    """Return the runs of all entries. Problems of entries are added to those of the document."""
     found: list[Member] = []
     seen: dict[str, int] = {}
     for at, entry in enumerate(spec.experiments):
         try:
             experiments = _experiments(entry, path, overrides)
         except SpecError as error:
-            told = _at_entry(error, document, at, entry)
-            document.problems += [problem for problem in told if problem not in document.problems]
+            problems = _at_entry(error, document, at, entry)
+            document.problems += [problem for problem in problems if problem not in document.problems]
             continue
         for experiment in experiments:
             stem = "-".join(filter(None, (experiment.name, entry.label)))
             if stem in seen:
-                said = f"'{stem}' stands twice, first as entry {seen[stem]}; give one a label, or use repeats"
-                document.problems.append(document.problem(("experiments", at), said))
+                message = f"'{stem}' is a duplicate of entry {seen[stem]}; give one a label, or use repeats"
+                document.problems.append(document.problem(("experiments", at), message))
                 continue
             seen[stem] = at
             repeats = entry.repeats or spec.repeats
             keys = [f"{stem}-r{n}" for n in range(1, repeats + 1)] if repeats > 1 else [stem]
             if len(keys[-1]) > _MAX_KEY:
-                said = f"'{keys[-1]}' is longer than {_MAX_KEY} characters, and run ids begin with it; shorten the label"
-                document.problems.append(document.problem(("experiments", at), said))
+                message = f"'{keys[-1]}' is longer than {_MAX_KEY} characters, and run ids begin with it; shorten the label"
+                document.problems.append(document.problem(("experiments", at), message))
             found += [
                 Member(key, entry.label, n, experiment, entry.judged, entry.against, at)
                 for n, key in enumerate(keys, 1)
             ]
-    doubled = sorted({m.key for m in found if sum(other.key == m.key for other in found) > 1})
-    if doubled:
-        said = f"two entries would both be called {', '.join(doubled)}; give one another label"
-        document.problems.append(document.problem(("experiments",), said))
-    if len(found) > MOST_RUNS:
-        said = f"{len(found)} runs; a study has at most {MOST_RUNS}"
-        document.problems.append(document.problem(("experiments",), said))
+    duplicates = sorted({m.key for m in found if sum(other.key == m.key for other in found) > 1})
+    if duplicates:
+        message = f"two entries would both be called {', '.join(duplicates)}; give one another label"
+        document.problems.append(document.problem(("experiments",), message))
+    if len(found) > MAX_RUNS:
+        message = f"{len(found)} runs; a study has at most {MAX_RUNS}"
+        document.problems.append(document.problem(("experiments",), message))
     return tuple(found)
 
 
-def _two_of_them(wanted: Accuracy, members: Sequence[Member], document: Document) -> None:
-    """Both names of `compare.accuracy` are experiments of this study, and not the same one."""
+def _check_accuracy(accuracy: Accuracy, members: Sequence[Member], document: Document) -> None:
+    """Check that `compare.accuracy` names two different experiments of this study."""
     names = list(dict.fromkeys(member.spec.name for member in members))
     if not names:
-        return  # why there is none is told already
-    for key, name in (("of", wanted.of), ("against", wanted.against)):
+        return  # the reason has been reported already
+    for key, name in (("of", accuracy.of), ("against", accuracy.against)):
         if name not in names:
-            near = nearest(name, names)
-            said = f"no experiment of this study is called '{name}'{near} ({', '.join(names)})"
-            document.problems.append(document.problem(("compare", "accuracy", key), said))
-    if wanted.of == wanted.against:
-        said = f"'{wanted.of}' stands on both sides; name two experiments"
-        document.problems.append(document.problem(("compare", "accuracy", "against"), said))
+            message = f"this study has no experiment '{name}'{nearest(name, names)} ({', '.join(names)})"
+            document.problems.append(document.problem(("compare", "accuracy", key), message))
+    if accuracy.of == accuracy.against:
+        message = f"'{accuracy.of}' would be compared with itself; name two experiments"
+        document.problems.append(document.problem(("compare", "accuracy", "against"), message))
 
 
-def _compared_rows(spec: StudySpec, members: Sequence[Member], document: Document) -> None:
-    """Every name by which rows are held against each other means one; rows are looked at where all could be read."""
-    whole = {(m.spec.name, m.label): m for m in members} if not document.problems else {}
-    rows = {key: member.spec.model for key, member in whole.items()}
-    against = {key: member.against for key, member in whole.items() if member.against}
+def _check_compared_rows(spec: StudySpec, members: Sequence[Member], document: Document) -> None:
+    """Check that every name of a row to compare with refers to one row.
+
+    Rows are only checked if all experiments could be read.
+    """
+    by_row = {(m.spec.name, m.label): m for m in members} if not document.problems else {}
+    rows = {key: member.spec.model for key, member in by_row.items()}
+    against = {key: member.against for key, member in by_row.items() if member.against}
     baseline, labels = spec.compare.baseline, [entry.label for entry in spec.experiments]
     found: list[tuple[tuple[str | int, ...], str]] = [
-        (("compare", key), said) for key, said in baseline_problems(baseline, spec.compare.columns, labels)
+        (("compare", key), message)
+        for key, message in baseline_problems(baseline, spec.compare.columns, labels)
     ]
     for at, entry in enumerate(spec.experiments):
-        if said := against_problem(baseline, entry.against, labels):
-            found.append((("experiments", at, "against"), said))
+        if message := against_problem(baseline, entry.against, labels):
+            found.append((("experiments", at, "against"), message))
     if baseline and not found:
-        for key, said in row_problems(baseline, rows, against):
-            place = ("experiments", whole[key].entry, "against") if key else ("compare", "baseline")
-            found.append((place, said))
-    for place, said in expect_problems(spec.compare.expect, baseline, {} if found else rows, against):
-        found.append((("compare", "expect", *place), said))
-    document.problems += [document.problem(place, said) for place, said in found]
+        for key, message in row_problems(baseline, rows, against):
+            place = ("experiments", by_row[key].entry, "against") if key else ("compare", "baseline")
+            found.append((place, message))
+    for place, message in expect_problems(spec.compare.expect, baseline, {} if found else rows, against):
+        found.append((("compare", "expect", *place), message))
+    document.problems += [document.problem(place, message) for place, message in found]
 
 
 def _experiments(entry: StudyEntry, study: Path, overrides: Sequence[str]) -> list[ExperimentSpec]:
-    """An entry's experiments: a bare name is the library's, a file lies beside the study. Raises SpecError."""
-    given, every = entry.experiment, [*_overrides(entry), *overrides]
+    """Load an entry's experiments: a bare name from the library, a file relative to the study. Raises SpecError."""
+    given, every = entry.experiment, [*_overrides(entry, study), *overrides]
     if "/" not in given and not given.endswith((".yaml", ".yml")):
         return load_all(given, every, entry.matrix, shipped=True)
-    path = _beside(study, given)  # never a bare name: the library and the current folder have those
+    path = _relative(
+        study, given
+    )  # with "./", because a bare name would mean the library or the current folder
     return load_all(str(path) if path.is_absolute() else f"./{path}", every, entry.matrix)
 
 
@@ -314,27 +330,29 @@ def _is_experiment(name: str) -> bool:
     return True
 
 
-def _beside(study: Path, name: str) -> Path:
+def _relative(study: Path, name: str) -> Path:
     return study.parent / Path(name).expanduser()
 
 
-def _overrides(entry: StudyEntry) -> list[str]:
-    return [f"{key}={json.dumps(value)}" for key, value in entry.set.items()]
+def _overrides(entry: StudyEntry, study: Path) -> list[str]:
+    """The entry's `set` as `--set` arguments; price books are files beside the study."""
+    beside = {k: absolute_books(v, study.parent) if k == "prices" else v for k, v in entry.set.items()}
+    return [f"{key}={json.dumps(value)}" for key, value in beside.items()]
 
 
 def _at_entry(error: SpecError, document: Document, at: int, entry: StudyEntry) -> list[Problem]:
-    """Problems of an entry's own (its name, its `set`) at its line in the study; those of a file stay there."""
+    """Move problems of an entry itself (its name, its `set`) to its line in the study; those of its file stay there."""
     found: list[Problem] = []
     for problem in error.problems:
         if problem.file.startswith("--set "):
             key = problem.file.removeprefix("--set ").partition("=")[0]
-            if key not in entry.set:  # of the command line
+            if key not in entry.set:  # from the command line
                 found.append(problem)
                 continue
             where = ("experiments", at, "set", key)
         elif problem.line is None:
-            of_matrix = entry.matrix and isinstance(error, MatrixError)
-            where = ("experiments", at, "matrix" if of_matrix else "experiment")
+            in_matrix = entry.matrix and isinstance(error, MatrixError)
+            where = ("experiments", at, "matrix" if in_matrix else "experiment")
         else:
             found.append(problem)
             continue
@@ -348,7 +366,9 @@ def _read(path: Path) -> str:
         with path.open("rb") as file:
             content = file.read(_MAX_BYTES + 1)
         if len(content) > _MAX_BYTES:
-            raise SpecError.of(str(path), f"is larger than {_MAX_BYTES // 1000} kB; no study file is")
+            raise SpecError.of(
+                str(path), f"is larger than {_MAX_BYTES // 1000} kB, the maximum for study files"
+            )
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise SpecError.of(str(path), f"is not UTF-8 text (byte {error.start}); name a YAML file") from error

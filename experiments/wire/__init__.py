@@ -1,1 +1,1 @@
-"""What crosses the network between peers, monitor and controller: DHT records, signed orders, keys."""
+"""Formats exchanged between peers, monitor and controller: DHT records, signed orders and keys."""

@@ -1,15 +1,14 @@
-"""What a peer's records look like in the DHT: the one schema that peers and the monitor share.
+"""Schema of the peers' records in the DHT, shared by peers and monitor.
 
-Under the key `<run_key>_orch_epochs` each peer owns one subkey, its VM's name followed by the owner
-marker of its record key; Hivemind's RSASignatureValidator then accepts a value only with that key's
-signature. The value carries the peer's last `KEEP_EPOCHS` epochs (of a plain loop, which waits for nobody,
-up to `MOST_EPOCHS`), so a reader that missed some seconds loses none, and a sequence number, so an old value
-served again is told from a new one.
-`<run_key>_orch_evaluations` is the same with evaluations, `<run_key>_orch_members` with what a peer announces of itself: (VM, slot,
-phase, epoch, multiaddress), or nothing once it has left.
+Under the key `<run_key>_orch_epochs` each peer owns one subkey: its VM's name, followed by the owner marker of its record
+key. Hivemind's RSASignatureValidator then only accepts values signed with that key. A value contains the peer's last
+`KEEP_EPOCHS` epochs (of a plain loop, which does not wait for others, up to `MAX_EPOCHS`), so that a reader can miss
+some seconds without losing epochs, and a sequence number that distinguishes new values from replayed old ones.
+`<run_key>_orch_evaluations` is the same for evaluations. `<run_key>_orch_members` contains each peer's announcement (VM,
+slot, phase, epoch, multiaddress), or nothing once it has left.
 
-Needs no Hivemind: `experiments.peer.reporting.publish` builds Hivemind's validators around `OrchSchema`, the
-monitor checks again by itself, because a node without validators may serve anything.
+This module does not need Hivemind. `experiments.peer.reporting.publish` builds Hivemind's validators from `OrchSchema`.
+The monitor validates again, because a node without validators may serve anything.
 """
 
 from __future__ import annotations
@@ -31,18 +30,18 @@ EVALUATIONS_FIELD = "orch_evaluations"
 MEMBERS_FIELD = "orch_members"
 MEMBER_PHASES = ("ready", "training", "serving")
 KEEP_EPOCHS = 3
-MOST_EPOCHS = 32  # of a peer whose epochs may be shorter than a reader's look
-EXPIRATION_S = 300.0  # a value outlives its peer by this, for a monitor that was cut off
+MAX_EPOCHS = 32  # for a peer whose epochs may be shorter than a reader's period
+EXPIRATION_S = 300.0  # how long a value outlives its peer, for a monitor that was disconnected
 MAX_VALUE_BYTES = 32 * 1024  # of the signed value; larger ones are rejected unread
-_PHASES_TOLERANCE = 0.05  # of the wall
-_SYNC = 5  # the synchronising step's place among the phases
+_PHASES_TOLERANCE = 0.05  # of the wall time
+_SYNC = 5  # index of the synchronising step among the phases
 _DAY_S = 86400.0
 
 _SUBKEY = re.compile(rb"([a-z0-9][a-z0-9._-]{0,127})\[owner:(ssh-rsa [A-Za-z0-9+/=]{100,800})\]")
 
 
 class RecordError(Exception):
-    """A value that is not a record. `reason` is one of a few fixed words, for counting."""
+    """An invalid record. `reason` is one of a few fixed words, for counting."""
 
     def __init__(self, reason: str, detail: str = "") -> None:
         super().__init__(f"{reason}: {detail}" if detail else reason)
@@ -51,7 +50,7 @@ class RecordError(Exception):
 
 @dataclass(frozen=True)
 class EpochReport:
-    """All that a peer says of one of its epochs."""
+    """Everything that a peer reports about one epoch."""
 
     epoch: EpochRecord
     egress: tuple[EgressRecord, ...]
@@ -60,7 +59,7 @@ class EpochReport:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One measurement of the held-out split."""
+    """One evaluation on the held-out data."""
 
     vm: str
     epoch: int
@@ -70,8 +69,8 @@ class Evaluation:
     samples: int
 
 
-# --- the wire's types: strict, or Hivemind's SchemaValidator would let 3.0 pass for 3 ---
-# Names are short because every value is read once a second from several replicas.
+# --- types on the wire: strict, because Hivemind's SchemaValidator would otherwise accept 3.0 for 3 ---
+# Names are short because every value is read once per second from several replicas.
 
 
 class _Subkey(v1.ConstrainedBytes):
@@ -123,7 +122,7 @@ class _Sent(v1.BaseModel):
     phase: _Name
     s: _Seconds
     bytes: _Count
-    model: _Count | None  # of the model handed over for it; None: nobody counted
+    model: _Count | None  # payload of the model in it; None: not counted
 
 
 class _Epoch(v1.BaseModel):
@@ -149,7 +148,7 @@ class _Epochs(v1.BaseModel):
     gen: _Count
     seq: _Count
     ran: _Text
-    epochs: v1.conlist(_Epoch, min_items=1, max_items=MOST_EPOCHS)  # type: ignore[valid-type]
+    epochs: v1.conlist(_Epoch, min_items=1, max_items=MAX_EPOCHS)  # type: ignore[valid-type]
 
 
 class _Evaluation(v1.BaseModel):
@@ -176,7 +175,7 @@ _Announcement = tuple[_Name, _Name, _Phase, _Count, _Text]
 
 
 class OrchSchema(v1.BaseModel):
-    """For `hivemind.dht.schema.SchemaValidator(OrchSchema, prefix=run_key)`."""
+    """Schema for `hivemind.dht.schema.SchemaValidator(OrchSchema, prefix=run_key)`."""
 
     orch_epochs: dict[_Subkey, _Epochs]
     orch_evaluations: dict[_Subkey, _Evaluations]
@@ -184,15 +183,15 @@ class OrchSchema(v1.BaseModel):
 
 
 def subkey_of(vm: str, public_key: str) -> bytes:
-    """The one subkey `vm` may write. `public_key` is OpenSSH text. Raises RecordError("subkey")."""
+    """Return the only subkey that `vm` may write. `public_key`: OpenSSH text. Raises RecordError("subkey")."""
     subkey = vm.encode() + b"[owner:" + public_key.encode() + b"]"
     if _SUBKEY.fullmatch(subkey) is None:
-        raise RecordError("subkey", f"VM {vm!r}: its name or key cannot be written into a subkey")
+        raise RecordError("subkey", f"VM {vm!r}: its name or key cannot be part of a subkey")
     return subkey
 
 
 def vm_and_key_of(subkey: object) -> tuple[str, str]:
-    """Inverse of `subkey_of`. Raises RecordError("subkey")."""
+    """Split a subkey of `subkey_of` into VM and key. Raises RecordError("subkey")."""
     match = _SUBKEY.fullmatch(subkey) if isinstance(subkey, bytes) else None
     if match is None:
         raise RecordError("subkey", "not a VM's name with one owner marker")
@@ -202,7 +201,7 @@ def vm_and_key_of(subkey: object) -> tuple[str, str]:
 def encode_epochs(
     slot: str, generation: int, sequence: int, reports: Sequence[EpochReport]
 ) -> dict[str, Any]:
-    """The value for the last (at most MOST_EPOCHS) reports of one VM, as plain msgpack types."""
+    """Encode the last (at most MAX_EPOCHS) reports of one VM as plain msgpack types."""
     last = reports[-1].epoch
     return {
         "vm": last.vm,
@@ -210,19 +209,19 @@ def encode_epochs(
         "gen": generation,
         "seq": sequence,
         "ran": last.ran[:300],
-        "epochs": [_encode_epoch(report) for report in reports[-MOST_EPOCHS:]],
+        "epochs": [_encode_epoch(report) for report in reports[-MAX_EPOCHS:]],
     }
 
 
 def decode_epochs(
     value: object, vm: str, slot: str, generation: int, now_s: float
 ) -> tuple[int, list[EpochReport]]:
-    """(sequence, reports by rising epoch) of a value that claims to be of this VM.
+    """Decode a value that claims to be from this VM into (sequence, reports by ascending epoch).
 
-    Raises RecordError("schema") for a wrong shape, ("identity") when it names another VM, slot or
-    generation, ("values") for numbers that cannot be: not finite, negative, phases that do not add
-    up to the wall (calc and the synchronising step) within 5 %, a round shorter than that step or longer
-    than the wall, addresses that are none, epochs out of order; ("clock") for times more than a day from `now_s`.
+    Raises RecordError: "schema" for a wrong structure; "identity" if it names another VM, slot or generation; "values"
+    for impossible values: numbers that are not finite or negative, phases that do not add up to the wall time (calc and
+    the synchronising step) within 5 %, a round shorter than that step or longer than the wall time, invalid addresses,
+    epochs out of order; "clock" for times more than a day from `now_s`.
     """
     parsed = _parse(_Epochs, value)
     _check_identity(parsed, vm, slot, generation)
@@ -234,7 +233,7 @@ def decode_epochs(
 def encode_evaluations(
     slot: str, generation: int, sequence: int, rows: Sequence[Evaluation]
 ) -> dict[str, Any]:
-    """The value for the last (at most KEEP_EPOCHS) evaluations of one VM."""
+    """Encode the last (at most KEEP_EPOCHS) evaluations of one VM."""
     return {
         "vm": rows[-1].vm,
         "slot": slot,
@@ -256,7 +255,7 @@ def encode_evaluations(
 def decode_evaluations(
     value: object, vm: str, slot: str, generation: int, now_s: float
 ) -> tuple[int, list[Evaluation]]:
-    """Like `decode_epochs`, for evaluations."""
+    """Decode evaluations; see `decode_epochs`."""
     parsed = _parse(_Evaluations, value)
     _check_identity(parsed, vm, slot, generation)
     rows: list[Evaluation] = []
@@ -311,24 +310,25 @@ def _encode_epoch(report: EpochReport) -> dict[str, Any]:
 
 def _decode_epoch(vm: str, ran: str, row: Any, now_s: float) -> EpochReport:
     _require(row.epoch >= 1, "epoch 0")
-    _require(row.began <= row.ended, "ends before it begins")
+    _require(row.began <= row.ended, "epoch ends before it begins")
     _check_time(row.ended, now_s)
     phases: list[float] = list(row.phases)
     wall = row.calc + phases[_SYNC]
     slack = _PHASES_TOLERANCE * wall + 1e-3
     _require(
-        phases[_SYNC] - slack <= row.comm <= wall + slack, f"a round of {row.comm:.3f} s of {wall:.3f} s"
+        phases[_SYNC] - slack <= row.comm <= wall + slack,
+        f"a round of {row.comm:.3f} s in an epoch of {wall:.3f} s",
     )
     _require(
         abs(sum(phases) - wall) <= slack,
-        f"phases {sum(phases):.3f} of {wall:.3f} s",
+        f"phases of {sum(phases):.3f} s in an epoch of {wall:.3f} s",
     )
-    _require((ran + row.dropped).isprintable(), "text that cannot be printed")
+    _require((ran + row.dropped).isprintable(), "text is not printable")
     sent: list[EgressRecord] = []
     for g in row.sent:
         _require(g.phase in ("settling", "calc", "comm", "joining"), f"egress phase {g.phase!r}")
         sent.append(EgressRecord(vm, row.epoch, _address(g.to), g.phase, g.s, g.bytes, g.model))
-    _require(len({(g.dst_address, g.phase) for g in sent}) == len(sent), "a destination twice")
+    _require(len({(g.dst_address, g.phase) for g in sent}) == len(sent), "duplicate destination")
     epoch = EpochRecord(
         vm,
         row.epoch,
@@ -348,7 +348,7 @@ def _decode_epoch(vm: str, ran: str, row: Any, now_s: float) -> EpochReport:
 
 
 def _parse(model: Any, value: object) -> Any:
-    """Parse without any conversion, as Hivemind's SchemaValidator demands too."""
+    """Parse without any type conversion, like Hivemind's SchemaValidator."""
     try:
         parsed = model.parse_obj(value)
     except (v1.ValidationError, TypeError, ValueError, RecursionError) as error:
@@ -360,7 +360,7 @@ def _parse(model: Any, value: object) -> Any:
 
 def _check_identity(parsed: Any, vm: str, slot: str, generation: int) -> None:
     if (parsed.vm, parsed.slot, parsed.gen) != (vm, slot, generation):
-        raise RecordError("identity", f"{vm} speaks for {parsed.vm} ({parsed.slot}, {parsed.gen})")
+        raise RecordError("identity", f"{vm} reports as {parsed.vm} ({parsed.slot}, {parsed.gen})")
 
 
 def _check_order(epochs: Sequence[int]) -> None:
@@ -373,15 +373,15 @@ def _require(holds: bool, otherwise: str) -> None:
 
 
 def _check_time(at_s: float, now_s: float) -> None:
-    if abs(at_s - now_s) >= _DAY_S:  # whose clock is wrong is not known
-        raise RecordError("clock", f"a time {at_s - now_s:+.0f} s from now")
+    if abs(at_s - now_s) >= _DAY_S:  # either clock may be wrong
+        raise RecordError("clock", f"time {at_s - now_s:+.0f} s from now")
 
 
 def _address(text: str) -> str:
     try:
         return str(ipaddress.ip_address(text))
     except ValueError as error:
-        raise RecordError("values", "an egress destination that is no IP address") from error
+        raise RecordError("values", "an egress destination is not an IP address") from error
 
 
 def _finite_or_none(number: float | None) -> float | None:
@@ -389,5 +389,5 @@ def _finite_or_none(number: float | None) -> float | None:
 
 
 def _loss(number: float | None) -> float | None:
-    _require(number is None or math.isfinite(number), "a loss that is not finite")
+    _require(number is None or math.isfinite(number), "loss is not finite")
     return number

@@ -1,55 +1,59 @@
-"""How long a peer may go on without hearing from its controller. Pure: the clock is an argument."""
+"""Lease of a peer: how long it may run without contact with its controller. Pure: the clock is an argument."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-_RENEWALS = 4  # a lease
+_RENEWALS = 4  # per lease
 
 
 class Lease:
-    """A lease on the holder's own monotonic clock, whatever the giver's clock says.
+    """A lease measured on the holder's own monotonic clock, independent of the issuer's clock.
 
-    It runs from the moment at which its orders were given, as the holder reckons it: the orders it began with were given when
-    it began, later ones as much later as the giver says, but never before the ones already known and never after their
-    receipt. So no orders extend it by more than their length from receipt, and orders that are heard late (the holder
-    was cut off) extend it by what is left of them.
+    It runs from the time at which its orders were issued, estimated on the holder's clock. The first orders are assumed to
+    be issued when the lease is created. Later ones are later by the difference of their issue times on the issuer's clock,
+    but never earlier than the previous orders and never later than their receipt. So no orders extend the lease by more
+    than their length from receipt, and orders that arrive late (the holder was disconnected) extend it by what is left of
+    their length.
     """
 
     def __init__(self, lease_s: float, issued_s: float, ticks_s: Callable[[], float]) -> None:
-        """`lease_s`: the longest that any orders give; `issued_s`: when the first were given, by the giver's clock;
-        `ticks_s`: the holder's clock, now the moment at which it begins."""
+        """Start the lease now.
+
+        `lease_s`: its length, and the maximum for later orders. `issued_s`: when the first orders were issued, by the
+        issuer's clock. `ticks_s`: the holder's clock.
+        """
         self._ticks_s, self._longest_s, self._lease_s = ticks_s, lease_s, lease_s
-        self._given_ticks, self._issued_s = ticks_s(), issued_s
+        self._issued_ticks, self._issued_s = ticks_s(), issued_s
 
     def received(self, lease_s: float, issued_s: float) -> None:
-        """Newer orders came, given `issued_s` by the giver's clock."""
+        """Renew the lease with newer orders, issued at `issued_s` by the issuer's clock."""
         later_s = max(0.0, issued_s - self._issued_s)
-        self._given_ticks = min(self._ticks_s(), self._given_ticks + later_s)
+        self._issued_ticks = min(self._ticks_s(), self._issued_ticks + later_s)
         self._issued_s, self._lease_s = issued_s, min(lease_s, self._longest_s)
 
     def left_s(self) -> float:
-        """Seconds to its end; negative: it is over."""
-        return self._given_ticks + self._lease_s - self._ticks_s()
+        """Return the seconds until the lease ends; negative if it has ended."""
+        return self._issued_ticks + self._lease_s - self._ticks_s()
 
 
 class OrdersTime:
-    """When orders are due, and the time they bear: of a giver that may be started anew, with another time of day.
+    """Schedule and issue times of orders, for an issuer that may be restarted with a different clock.
 
-    Holders reckon with the time between two orders. How long it was between the last orders of an earlier process and the first
-    of this one nobody knows, since the machine may have started anew too: the first are a whole lease later, which counts as
-    "from receipt", and all that follow are ahead of the clock by as much.
+    Holders use the time between two orders. The time between the last orders of an earlier process and the first orders of
+    this one is unknown, because the machine may have been restarted too. So the first orders are dated a whole lease
+    later, which holders treat as "issued on receipt", and all following orders are ahead of the clock by the same amount.
     """
 
     def __init__(self) -> None:
-        self._ahead_s: float | None = None  # of the clock; None: this process has given none
+        self._ahead_s: float | None = None  # of the clock; None: this process has not issued orders
 
     def due(self, clock_s: float, last_s: float, lease_s: float) -> bool:
-        """Whether the last orders, which bear `last_s`, are to be given anew."""
+        """Whether orders must be renewed. `last_s`: issue time of the last ones."""
         return not 0.0 <= clock_s + (self._ahead_s or 0.0) - last_s < lease_s / _RENEWALS
 
     def give(self, clock_s: float, last_s: float | None, lease_s: float) -> float:
-        """The time that orders given now bear; `last_s`: that of the last ones, None: there were none."""
+        """Return the issue time for orders issued now. `last_s`: that of the last ones; None: there were none."""
         if self._ahead_s is None:
             self._ahead_s = 0.0 if last_s is None else max(0.0, last_s + lease_s - clock_s)
         return clock_s + self._ahead_s

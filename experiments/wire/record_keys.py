@@ -1,4 +1,4 @@
-"""Keys the controller makes in advance for a peer: the one that signs its records, and its libp2p identity.
+"""Keys that the controller generates in advance for a peer: its record key and its libp2p identity.
 
 Needs only `cryptography`; the formats are Hivemind 1.1.12's own (`hivemind.utils.crypto`,
 `hivemind.p2p.P2P.generate_identity`), so the controller need not import Hivemind.
@@ -15,7 +15,7 @@ _BASE58 = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 
 
 def generate_record_key() -> tuple[bytes, str]:
-    """A new RSA-2048 key: (content of record.key as PEM, OpenSSH text of its public half for the roster)."""
+    """Generate an RSA-2048 key: (content of record.key as PEM, OpenSSH text of the public key for the roster)."""
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     pem = key.private_bytes(
         serialization.Encoding.PEM,
@@ -27,7 +27,7 @@ def generate_record_key() -> tuple[bytes, str]:
 
 
 def generate_identity() -> tuple[bytes, str]:
-    """A new libp2p identity: (content of identity.key, peer id in base58).
+    """Generate a libp2p identity: (content of identity.key, peer id in base58).
 
     The file is libp2p's `PrivateKey` protobuf with an RSA key in PKCS#1 DER; the peer id is the
     sha2-256 multihash of the `PublicKey` protobuf
@@ -47,7 +47,7 @@ def generate_identity() -> tuple[bytes, str]:
 
 
 def _rsa_key_message(der: bytes) -> bytes:
-    """Protobuf {1: key type RSA (0), 2: der}."""
+    """Encode the protobuf message {1: key type RSA (0), 2: der}."""
     return b"\x08\x00\x12" + _varint(len(der)) + der
 
 

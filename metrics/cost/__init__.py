@@ -1,1 +1,1 @@
-"""Dollars: the ledger, bills, budgets, and what preemptions cost."""
+"""Costs in dollars: the ledger, bills, budgets and the cost of preemptions."""

@@ -1,4 +1,4 @@
-"""The whole bill of a run, and its dollars so far: `metrics.cost.ledger`'s lines put together."""
+"""The bill of a run, final or so far, assembled from the lines of `metrics.cost.ledger`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from metrics.cost.ledger import (
     vm_lines,
 )
 from metrics.cost.unreported import unreported_lines
-from metrics.epochs.scaling import open_epoch_seconds, study_epochs, study_seconds, vm_epoch_seconds
+from metrics.epochs.scaling import full_scale_epochs, full_scale_seconds, open_epoch_seconds, vm_epoch_seconds
 from metrics.epochs.throughput import SwarmEpoch, swarm_epochs
 from metrics.records import EgressRecord, EpochRecord, VmRecord
 from metrics.traffic import Flow, died, flows, traffic
@@ -27,40 +27,41 @@ from metrics.traffic import Flow, died, flows, traffic
 
 @dataclass(frozen=True, slots=True)
 class CostSoFar:
-    """For the live view and the budget guard, at study scale."""
+    """Cost so far, for the live view and the budget guard, at full scale."""
 
     spent_usd: Decimal | None
-    usd_per_h: Decimal | None  # of the VMs rented now; egress is not in it
+    usd_per_h: Decimal | None  # of the VMs rented now, without egress
     unknown: tuple[str, ...]
-    estimated_usd: Decimal | None = Decimal(
-        0
-    )  # of what is spent: not measured, see `metrics.cost.unreported`
+    estimated_usd: Decimal | None = Decimal(0)  # the estimated part of it, see `metrics.cost.unreported`
 
 
 def ledger(
     vms: Iterable[VmRecord],
     now_s: float,
     raw: list[SwarmEpoch],
-    study: list[SwarmEpoch],
+    full_scale: list[SwarmEpoch],
     found: Iterable[Flow],
     ingress: Mapping[str, float | None],
     terms: Terms,
     trained_s: Mapping[str, float] | None = None,
     last_epoch: int | None = None,
 ) -> Ledger:
-    """The whole bill. `now_s` ends the VMs that still run; `ingress`: bytes by VM at study scale; `trained_s`,
-    `last_epoch`: see `metrics.cost.unreported.unreported_lines`.
+    """Return the whole bill.
 
-    The seconds since a lost VM's last epoch are taken to grow as that epoch did, for as long as that one took.
+    `now_s`: the end of VMs that still run. `ingress`: bytes by VM at full scale. `trained_s`, `last_epoch`: see
+    `metrics.cost.unreported.unreported_lines`. The seconds since a lost VM's last epoch are scaled like that epoch, for
+    at most its duration.
     """
     rows = list(vms)
-    seconds = vm_epoch_seconds(raw, study)
+    seconds = vm_epoch_seconds(raw, full_scale)
     ends = {p.vm: e.ended_s for e in raw for p in e.peers}
     for row in rows:
         known = seconds.get(row.vm)
         if known and row.ended_s is not None and died(row):
             known.append(open_epoch_seconds(row.ended_s - ends[row.vm], known[-1]))
-    return _bill(rows, now_s, seconds, raw, study, list(found), ingress, terms, trained_s or {}, last_epoch)
+    return _bill(
+        rows, now_s, seconds, raw, full_scale, list(found), ingress, terms, trained_s or {}, last_epoch
+    )
 
 
 def cost_so_far(
@@ -73,7 +74,7 @@ def cost_so_far(
     last_epoch: int | None = None,
     trained_s: Mapping[str, float] | None = None,
 ) -> CostSoFar:
-    """The sums of `bill_so_far`, with the dollars an hour of the VMs rented now."""
+    """Return the sums of `bill_so_far` and the dollars per hour of the VMs rented now."""
     rows = list(vms)
     bill = bill_so_far(rows, epochs, egress, now_s, terms, ingress, last_epoch, trained_s)
     rented = [row.usd_per_h for row in rows if row.ended_s is None]
@@ -98,23 +99,23 @@ def bill_so_far(
     last_epoch: int | None = None,
     trained_s: Mapping[str, float] | None = None,
 ) -> Ledger:
-    """The bill until now at study scale, counting the epoch that is under way.
+    """Return the bill until now at full scale, including the current epoch.
 
-    The seconds since a running or lost VM's last epoch are taken to grow as that epoch did, for as long as that one
-    took, so that the sum does not jump when the next one ends and what a VM waits longer counts once. After
-    `last_epoch` nothing grows. `ingress`: raw network bytes by VM, needed for unscaled runs only. `trained_s`: see
+    The seconds since a running or lost VM's last epoch are scaled like that epoch, for at most its duration. So the sum
+    does not jump when the next epoch ends, and additional waiting is not scaled up. After `last_epoch` nothing is scaled.
+    `ingress`: raw network bytes by VM, needed for unscaled runs only. `trained_s`: see
     `metrics.cost.unreported.unreported_lines`.
     """
     rows = list(vms)
     records = list(epochs)
     raw = swarm_epochs(records, warmup_epochs=0)
-    study = study_epochs(raw, terms.scales, terms.raw_target)
-    seconds = vm_epoch_seconds(raw, study)
+    full_scale = full_scale_epochs(raw, terms.scales, terms.raw_target)
+    seconds = vm_epoch_seconds(raw, full_scale)
     last_end: dict[str, tuple[float, int]] = {}
     for record in records:
         last_end[record.vm] = max(last_end.get(record.vm, (0.0, 0)), (record.ended_s, record.epoch))
     samples: dict[str, float] = {}
-    for epoch in study:
+    for epoch in full_scale:
         for p in epoch.peers:
             samples[p.vm] = samples.get(p.vm, 0.0) + p.samples
     for row in rows:
@@ -138,7 +139,7 @@ def bill_so_far(
         public=terms.public,
         internal=terms.internal,
     )
-    return _bill(rows, now_s, seconds, raw, study, sent, read, terms, trained_s or {}, last_epoch)
+    return _bill(rows, now_s, seconds, raw, full_scale, sent, read, terms, trained_s or {}, last_epoch)
 
 
 def _bill(
@@ -146,7 +147,7 @@ def _bill(
     now_s: float,
     seconds: Mapping[str, list[tuple[float, float]]],
     raw: Sequence[SwarmEpoch],
-    study: Sequence[SwarmEpoch],
+    full_scale: Sequence[SwarmEpoch],
     sent: Sequence[Flow],
     read: Mapping[str, float | None],
     terms: Terms,
@@ -158,12 +159,12 @@ def _bill(
     lines: list[CostLine] = vm_lines(vms, now_s, seconds, terms)
     names = [row.vm for row in vms]
     for month, part in by_month(sent, {e.epoch: e.ended_s for e in raw}, began_s).items():
-        lines += egress_lines(traffic(part, study, terms.scales, names), terms, month)
+        lines += egress_lines(traffic(part, full_scale, terms.scales, names), terms, month)
     lines += unmetered_lines(raw, sent)
-    lines += unreported_lines(vms, raw, study, sent, terms, trained_s, last_epoch)
-    # Bytes read are known for the run, not by the day: they are billed in the month in which it ended.
+    lines += unreported_lines(vms, raw, full_scale, sent, terms, trained_s, last_epoch)
+    # Bytes read are only known for the whole run, so they are billed in the month in which it ended.
     lines += data_lines(read, terms, month_of(ended_s))
-    durations = [(b.duration_s, a.duration_s) for b, a in zip(raw, study, strict=True)]
+    durations = [(b.duration_s, a.duration_s) for b, a in zip(raw, full_scale, strict=True)]
     pairs = [(b, a) for b, a in durations if b is not None and a is not None]
-    lines += storage_lines(study_seconds(max(0.0, ended_s - began_s), pairs, terms.scales), terms)
+    lines += storage_lines(full_scale_seconds(max(0.0, ended_s - began_s), pairs, terms.scales), terms)
     return Ledger(tuple(lines))

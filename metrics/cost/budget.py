@@ -1,4 +1,4 @@
-"""What a run must keep back to stay within its budget. Pure: dollars and seconds in, dollars out."""
+"""The reserve that keeps a run within its budget. Pure: dollars and seconds in, dollars out."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ def reserve_usd(
     decision_s: float,
     teardown_s: float,
 ) -> Decimal:
-    """Dollars that are spent at most between the last sum known and the last VM's end.
+    """Return the most that can be spent between the last known sum and the end of the last VM.
 
-    Both rates are per hour: of the VMs rented, and of the traffic in flight. The sum is as old as the metering
-    period, the decision takes its time, and a VM is billed until its teardown is over. Raises ValueError for
-    what is negative.
+    `burn_usd_per_h` is the rate of the rented VMs, `egress_usd_per_h` that of the traffic in flight. The last known sum
+    is up to one metering period old, the decision takes `decision_s`, and VMs are billed until their teardown is over.
+    Raises ValueError for negative arguments.
     """
     if min(burn_usd_per_h, egress_usd_per_h) < 0 or min(metering_period_s, decision_s, teardown_s) < 0:
         raise ValueError("neither dollars per hour nor seconds can be negative")

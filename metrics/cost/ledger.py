@@ -1,9 +1,8 @@
-"""The ledger's lines: VM seconds, egress, data, storage and the controller's VM, in exact Decimal dollars.
+"""Lines of the ledger: VM seconds, egress, data, storage and the controller's VM, in exact Decimal dollars.
 
-All bytes that climb one ladder of a price book in one calendar month share its tiers, whichever pair sent them;
-which pair's bytes lie in which tier follows from the order of the pairs' names, so the order of the input does
-not matter. Unknown is contagious: a line without a price makes its sum and the total unknown (None), with the
-reason. The quantities are at the study's scale.
+All bytes billed by one price ladder in one calendar month share its tiers, whichever pair sent them. Bytes are
+assigned to tiers in the order of the pairs' names, so the order of the input does not matter. Unknown propagates:
+a line without a price makes its sum and the total unknown (None), with the reason. Quantities are at full scale.
 """
 
 from __future__ import annotations
@@ -16,21 +15,21 @@ from fractions import Fraction
 
 from cloud.prices.book import Ladder, Price, PriceBook, exact, tiered_usd
 from cloud.prices.classes import INTERNET
-from metrics.epochs.scaling import Scales, study_seconds
+from metrics.epochs.scaling import Scales, full_scale_seconds
 from metrics.epochs.throughput import SwarmEpoch
 from metrics.records import VmRecord
 from metrics.traffic import STORE, Flow, Traffic
 
 KINDS = ("vm", "egress", "data", "storage", "controller")
-CONTROLLER = "controller"  # the slot of a VM that trains nothing: it runs the controller
-MONTH_S = 730 * 3600  # a stored byte's month: a twelfth of a year
+CONTROLLER = "controller"  # slot of the VM that runs the controller and does not train
+MONTH_S = 730 * 3600  # the month of storage prices: a twelfth of a year
 _HOUR = Decimal(3600)
 _YEAR_10000_S = 253_402_300_800
 
 
 @dataclass(frozen=True)
 class Terms:
-    """What a run's dollars depend on besides its records."""
+    """Pricing terms of a run: what its cost depends on besides its records."""
 
     scales: Scales
     raw_target: int | None
@@ -39,22 +38,22 @@ class Terms:
     locations: Mapping[str, str]
     bytes_per_sample: float | None
     store_location: str | None  # where the store's egress is billed, e.g. "b2/us-west-1"
-    dataset_bytes: int | None = None  # what the store keeps for this run only; None: nothing, or not known
-    # By VM: (until unix s, USD an hour) of each price it had before its row's.
+    dataset_bytes: int | None = None  # stored for this run only; None: nothing, or unknown
+    # By VM: (until unix s, USD per hour) of each price before the one in its record.
     price_changes: Mapping[str, Sequence[tuple[float, Decimal]]] = field(
         default_factory=dict[str, Sequence[tuple[float, Decimal]]]
     )
-    # Dollars that all of the run's traffic may cost in an epoch by its plan, and an epoch's raw seconds; None: unknown.
+    # The plan's ceiling for the traffic of one epoch in dollars, and the expected raw seconds of an epoch. None: unknown.
     epoch_ceiling: tuple[Decimal, float] | None = None
     public: bool = False  # the VMs are rented: bytes to public addresses are billed as such
-    # VM by network and internal address; "": nobody's.
+    # VM by network and internal address; "": ambiguous.
     internal: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
-    elsewhere: str = ""  # the node of addresses that are nobody's; "": their place is unknown
+    elsewhere: str = ""  # the node of unknown addresses; "": their location is unknown
 
 
 @dataclass(frozen=True, slots=True)
 class CostLine:
-    """One line of the bill; `usd` None: unknown, then `price` says why."""
+    """One line of the bill. If `usd` is None (unknown), `price` says why."""
 
     kind: str  # one of KINDS
     what: str
@@ -64,19 +63,19 @@ class CostLine:
     unit: str  # "s" or "bytes"
     usd: Decimal | None
     price: str
-    tier: str = ""  # where the line's tier begins, "1024 GiB"; "" where the price has one tier or none
-    month: str = ""  # the calendar month (UTC) whose tiers it climbs, "2026-11"
-    estimated: bool = False  # nobody measured the quantity: see `metrics.cost.unreported`
+    tier: str = ""  # start of the line's tier, "1024 GiB"; "" if the price has one tier or none
+    month: str = ""  # calendar month (UTC) whose tiers apply, "2026-11"
+    estimated: bool = False  # the quantity is estimated, see `metrics.cost.unreported`
 
 
 @dataclass(frozen=True)
 class Ledger:
-    """All lines and their sums."""
+    """All lines of a bill, with their sums."""
 
     lines: tuple[CostLine, ...]
 
     def sum(self, kind: str | None = None) -> Decimal | None:
-        """Dollars of one kind (None: of all), exact; None as soon as one line is unknown."""
+        """Return the exact dollars of one kind (default: all). None if any of the lines is unknown."""
         total = Decimal(0)
         with exact():
             for line in self.lines:
@@ -88,16 +87,16 @@ class Ledger:
 
     @property
     def measured(self) -> Ledger:
-        """The lines whose quantity was measured."""
+        """The lines with a measured quantity."""
         return Ledger(tuple(line for line in self.lines if not line.estimated))
 
     @property
     def estimated_usd(self) -> Decimal | None:
-        """Dollars of the lines whose quantity was estimated; None as soon as one is unknown."""
+        """Dollars of the lines with an estimated quantity. None if any of them is unknown."""
         return Ledger(tuple(line for line in self.lines if line.estimated)).sum()
 
-    def by_way(self) -> dict[tuple[str, str, str], Decimal | None]:
-        """Measured dollars of egress by (source, destination, class); None where a line of the three is unknown."""
+    def by_link_and_class(self) -> dict[tuple[str, str, str], Decimal | None]:
+        """Return measured egress dollars by (source, destination, class). None where a line is unknown."""
         ways: dict[tuple[str, str, str], list[CostLine]] = {}
         for line in self.lines:
             if line.kind == "egress" and not line.estimated:
@@ -106,7 +105,7 @@ class Ledger:
         return {way: Ledger(tuple(lines)).sum() for way, lines in ways.items()}
 
     def by_link(self, kind: str = "egress") -> dict[tuple[str, str], Decimal | None]:
-        """Measured dollars by (source, destination), over tiers and months; None where a line of the link is unknown."""
+        """Return measured dollars by (source, destination), over tiers and months. None where a line is unknown."""
         links: dict[tuple[str, str], list[CostLine]] = {}
         for line in self.lines:
             if line.kind == kind and not line.estimated:
@@ -115,19 +114,19 @@ class Ledger:
 
     @property
     def unknown(self) -> tuple[str, ...]:
-        """Why the total is unknown: each reason once; empty when it is known."""
+        """Reasons why the total is unknown, without duplicates; empty if it is known."""
         return tuple(dict.fromkeys(line.price for line in self.lines if line.usd is None))
 
 
 def billed_seconds(
     row: VmRecord, now_s: float, epochs: Iterable[tuple[float, float]], terms: Terms
 ) -> Decimal:
-    """A VM's seconds from request to end (or now) at study scale, as its provider rounds them.
+    """Return a VM's seconds from request to end (or now) at full scale, rounded as its provider does.
 
-    `epochs`: its epochs' (raw, study-scale) seconds. Without a price of the book they are not rounded.
+    `epochs`: (raw, full-scale) seconds of its epochs. Without a price in the book the seconds are not rounded.
     """
     raw = max(0.0, (now_s if row.ended_s is None else row.ended_s) - row.requested_s)
-    seconds = max(0.0, study_seconds(raw, epochs, terms.scales))
+    seconds = max(0.0, full_scale_seconds(raw, epochs, terms.scales))
     price = terms.book.vm(row.location, row.accelerator, row.use_spot) if terms.book else None
     return price.billed_seconds(seconds) if price else Decimal(repr(seconds))
 
@@ -135,7 +134,7 @@ def billed_seconds(
 def vm_lines(
     vms: Iterable[VmRecord], now_s: float, seconds: Mapping[str, list[tuple[float, float]]], terms: Terms
 ) -> list[CostLine]:
-    """One line a VM. `seconds`: see `metrics.epochs.scaling.vm_epoch_seconds`."""
+    """Return one line per VM. `seconds`: see `metrics.epochs.scaling.vm_epoch_seconds`."""
     lines: list[CostLine] = []
     for row in vms:
         billed = billed_seconds(row, now_s, seconds.get(row.vm, []), terms)
@@ -152,7 +151,7 @@ def vm_lines(
 
 
 def _mean_usd_per_h(row: VmRecord, now_s: float, terms: Terms) -> Decimal:
-    """A VM's price over its life: its row's, or the mean of those it had, weighted with their seconds."""
+    """Return a VM's price per hour: its record's, or the time-weighted mean if the price changed."""
     assert row.usd_per_h is not None
     changes = terms.price_changes.get(row.vm)
     ended_s = now_s if row.ended_s is None else row.ended_s
@@ -168,10 +167,10 @@ def _mean_usd_per_h(row: VmRecord, now_s: float, terms: Terms) -> Decimal:
 
 
 def egress_lines(rows: Iterable[Traffic], terms: Terms, month: str = "") -> list[CostLine]:
-    """One line a directed pair and tier, for the bytes of one calendar month, sorted by pair.
+    """Return one line per directed pair and tier for the bytes of one calendar month, sorted by pair.
 
-    Bytes to the store and the monitor are billed as what they are: bytes to their place, or to the internet
-    when it is in no cloud. Rows of the same pair are added up.
+    Bytes to the store and the monitor are billed by their location, or as internet traffic if that is in no cloud.
+    Rows of the same pair are added up.
     """
     amounts: dict[tuple[str, str, str, str, str], list[float]] = {}
     for row in rows:
@@ -200,8 +199,10 @@ def egress_lines(rows: Iterable[Traffic], terms: Terms, month: str = "") -> list
 
 
 def unmetered_lines(raw: Iterable[SwarmEpoch], found: Iterable[Flow]) -> list[CostLine]:
-    """One unknown line for each VM that trained with others and has not a single record of egress: nobody
-    could read its counters (loopback, or a kernel without them), and averaging always sends something."""
+    """Return an unknown line for each VM that trained with others but has no egress record.
+
+    Averaging always sends bytes, so its counters could not be read (loopback, or a kernel without them).
+    """
     metered = {flow.src for flow in found}
     trained = {p.vm for e in raw if not e.lone for p in e.peers}
     return [
@@ -211,14 +212,14 @@ def unmetered_lines(raw: Iterable[SwarmEpoch], found: Iterable[Flow]) -> list[Co
 
 
 def data_lines(ingress: Mapping[str, float | None], terms: Terms, month: str = "") -> list[CostLine]:
-    """One line a VM and tier: bytes it read from the store at study scale, billed by the store."""
+    """Return one line per VM and tier for the bytes it read from the store at full scale, billed by the store."""
     used: dict[tuple[str, ...], int] = {}
     lines: list[CostLine] = []
     for vm, count in sorted(ingress.items()):
         ladder = None
         if count is None:
-            scaled = "unknown size of the modelled dataset's samples"
-            reason = f"nobody counted what {vm} read" if terms.scales.none else scaled
+            scaled = "unknown sample size of the modelled dataset"
+            reason = f"the bytes that {vm} read were not counted" if terms.scales.none else scaled
         elif terms.book is None:
             reason = "no price book"
         elif terms.store_location is None:
@@ -232,8 +233,10 @@ def data_lines(ingress: Mapping[str, float | None], terms: Terms, month: str = "
 
 
 def storage_lines(seconds: float, terms: Terms) -> list[CostLine]:
-    """What the store asks for keeping `terms.dataset_bytes` for `seconds` (study scale) of a month of
-    `MONTH_S`. No line without them: a data set that is there anyway is not the run's."""
+    """Return the cost of storing `terms.dataset_bytes` for `seconds` (full scale) of a month of `MONTH_S`.
+
+    No line without dataset bytes: a data set that exists without the run is not part of its cost.
+    """
     kept = terms.dataset_bytes
     if kept is None:
         return []
@@ -242,22 +245,22 @@ def storage_lines(seconds: float, terms: Terms) -> list[CostLine]:
         reason = "no price book"
     elif terms.store_location is not None:
         ladder = terms.book.storage_ladder(terms.store_location)
-        reason = terms.book.name if ladder else f"no price for keeping data at {terms.store_location}"
+        reason = terms.book.name if ladder else f"no price for storage at {terms.store_location}"
         if ladder is not None:
             usd = tiered_usd(ladder, kept) * Decimal(repr(max(0.0, seconds))) / MONTH_S
     return [CostLine("storage", f"data kept for {seconds:.0f} s", STORE, "", kept, "bytes", usd, reason)]
 
 
 def month_of(at_s: float) -> str:
-    """The calendar month of a unix time in UTC, "2026-11"; "" for what no calendar has."""
+    """Return the calendar month of a unix time in UTC, "2026-11"; "" if it is out of range."""
     return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m") if 0 <= at_s < _YEAR_10000_S else ""
 
 
 def by_month(found: Iterable[Flow], ends: Mapping[int, float], began_s: float) -> dict[str, list[Flow]]:
-    """Flows by the calendar month (UTC, "2026-11") in which their epoch ended, months ascending.
+    """Group flows by the calendar month (UTC, "2026-11") in which their epoch ended, months ascending.
 
-    `ends`: when the epochs ended, unix s. A flow of an epoch without an end counts with the one before it,
-    or with the run's beginning `began_s`.
+    `ends`: the end of each epoch, unix s. A flow of an epoch without an end belongs to the previous epoch with one,
+    or to the start of the run, `began_s`.
     """
     known = sorted(ends)
     months: dict[int, str] = {}
@@ -272,7 +275,7 @@ def by_month(found: Iterable[Flow], ends: Mapping[int, float], began_s: float) -
 
 
 def _whole(parts: Iterable[float]) -> int:
-    return max(0, round(sum(map(Fraction, parts))))  # exact: a float holds no petabyte to the byte
+    return max(0, round(sum(map(Fraction, parts))))  # exact: a float cannot hold a petabyte to the byte
 
 
 def _priced(
@@ -285,7 +288,7 @@ def _priced(
     price: str,
     month: str,
 ) -> list[CostLine]:
-    """A pair's bytes as one line a tier, after the bytes that climbed the ladder before (`used` grows)."""
+    """Return a pair's bytes as one line per tier, on top of the bytes already counted in `used`, which is updated."""
     if ladder is None or amount_bytes is None:
         return [CostLine(kind, what, *pair, amount_bytes, "bytes", None, price, month=month)]
     already = used.get(ladder.key, 0)
@@ -297,8 +300,10 @@ def _priced(
 
 
 def _parts(ladder: Ladder, amount_bytes: int, already_bytes: int) -> list[tuple[Price, int, Decimal]]:
-    """(tier, bytes, dollars) of the tiers that the bytes lie in; their sums are exact. A byte in which two
-    tiers meet is told with the upper one."""
+    """Return (tier, bytes, dollars) of each tier that contains some of the bytes; the sums are exact.
+
+    A byte on the border of two tiers is listed in the upper one.
+    """
     parts: list[tuple[Price, int, Decimal]] = []
     at, end = already_bytes, already_bytes + amount_bytes
     for n, tier in enumerate(ladder.tiers):

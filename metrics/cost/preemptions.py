@@ -1,16 +1,16 @@
-"""What preemptions and pauses cost a run: dollars paid for VMs that trained nothing, samples lost, epochs slowed.
+"""Cost of preemptions and pauses: dollars paid for VMs that did not train, samples lost, epochs slowed down.
 
-A preempted VM costs, at the study's scale:
-- *lost*: its seconds since its last averaging, whose gradients nobody has (all its seconds, when it never
-  averaged and replaced nobody);
-- *startup*: the seconds from request to the first training step of the VMs that took its place, up to the first
-  that trains (a VM that never trained: all its seconds);
-- *slowed*: what the others' epochs around it took longer, beyond a tenth, than their own epochs that no
-  preemption touched: communication against its median, calculation against its median a sample, so that an
-  epoch which fewer peers share is not called slow.
-Samples lost are the slot's own rate x the seconds from the last averaging to the replacement's first step (or
-to the end of the training). Unknown is contagious: a VM without a price makes its dollars and their sum None,
-a peer without an untouched epoch the slowdown, a slot without an epoch its samples.
+A preempted VM costs, at full scale:
+- *lost*: its seconds since its last averaging, whose gradients are lost (all its seconds, if it never averaged and
+  was no replacement itself);
+- *startup*: the seconds from request to the first training step of its replacements, up to the first that trains
+  (all seconds of a replacement that never trained);
+- *slowed*: the additional time of the other peers' epochs around the preemption, if it exceeds a tenth, relative to
+  their epochs that no preemption affected. Communication is compared with its median, calculation with its median
+  per sample, so an epoch shared by fewer peers does not count as slow.
+Lost samples are the slot's own rate x the seconds from the last averaging to the replacement's first step (or to
+the end of the training). Unknown propagates: without a price of a VM, its dollars and their sum are None; without an
+unaffected epoch of a peer, the slowdown is; without an epoch of a slot, its samples are.
 """
 
 from __future__ import annotations
@@ -25,70 +25,68 @@ from metrics.epochs.scaling import Scales, open_epoch_seconds
 from metrics.epochs.throughput import PeerEpoch, SwarmEpoch
 from metrics.records import EpochRecord, EventRecord, JoinRecord, VmEnd, VmRecord
 
-_NOISE = 0.1  # of an epoch: less is not called slow
+_NOISE = 0.1  # share of an epoch; less additional time does not count as slow
 _HOUR = Decimal(3600)
 
 
 @dataclass(frozen=True)
 class Preemption:
-    """One VM that was taken. Seconds, samples and dollars at the study's scale; None: unknown."""
+    """One preempted VM. Seconds, samples and dollars are at full scale. None: unknown."""
 
     vm: str
     slot: str
     location: str
     at_s: float  # unix, as measured
-    replaced_by: str  # the VM of its slot that trained next; "": none did
+    replaced_by: str  # the next VM of its slot that trained; "": none
     lost_s: float
     startup_s: float
     absent_s: float  # of the slot: from the last averaging to the replacement's first step
-    state_s: (
-        float | None
-    )  # of the startup: the download of the swarm's state; None: nobody joined, or unknown
+    state_s: float | None  # part of startup_s: download of the swarm's state; None: no join, or unknown
     state_bytes: float | None
     lost_samples: float | None
     slowed_epochs: tuple[int, ...] | None
-    slowed_s: float | None  # summed over the others
+    slowed_s: float | None  # sum over the other peers
     lost_usd: Decimal | None
     startup_usd: Decimal | None
     slowed_usd: Decimal | None
 
     @property
     def usd(self) -> Decimal | None:
-        """All three."""
+        """Sum of lost, startup and slowed."""
         return _sum((self.lost_usd, self.startup_usd, self.slowed_usd))
 
 
 @dataclass(frozen=True)
 class Pause:
-    """The run was paused: fewer peers than `min_peers`. Unix seconds as measured; dollars of the VMs held."""
+    """A pause of the run, because it had fewer peers than `min_peers`. Times are unix seconds as measured."""
 
     began_s: float
     ended_s: float
-    seconds: float  # at the study's scale
-    usd: Decimal | None
+    seconds: float  # at full scale
+    usd: Decimal | None  # of the VMs rented meanwhile
 
 
 @dataclass(frozen=True)
 class Preemptions:
-    """All of a run."""
+    """All preemptions and pauses of a run."""
 
     rows: tuple[Preemption, ...]
     pauses: tuple[Pause, ...]
 
     @property
     def usd(self) -> Decimal | None:
-        """Cost of preemptions in dollars; 0 without one."""
+        """Cost of all preemptions in dollars; 0 without any."""
         return _sum(row.usd for row in self.rows)
 
     @property
     def lost_samples(self) -> float | None:
-        """Cost of preemptions in samples."""
+        """Samples lost by all preemptions."""
         lost = [row.lost_samples for row in self.rows]
         return None if None in lost else math.fsum(n for n in lost if n is not None)
 
     @property
     def slowed_epochs(self) -> tuple[int, ...] | None:
-        """Each once, ascending."""
+        """Numbers of the slowed epochs, without duplicates, ascending."""
         found: set[int] = set()
         for row in self.rows:
             if row.slowed_epochs is None:
@@ -98,12 +96,12 @@ class Preemptions:
 
     @property
     def paused_s(self) -> float:
-        """Seconds in all."""
+        """Seconds of all pauses."""
         return math.fsum(p.seconds for p in self.pauses)
 
     @property
     def paused_usd(self) -> Decimal | None:
-        """Dollars of the VMs held meanwhile."""
+        """Dollars of the VMs rented during pauses."""
         return _sum(p.usd for p in self.pauses)
 
 
@@ -113,18 +111,21 @@ def preemptions(
     records: Iterable[EpochRecord],
     joins: Iterable[JoinRecord],
     raw: Sequence[SwarmEpoch],
-    study: Sequence[SwarmEpoch],
+    full_scale: Sequence[SwarmEpoch],
     scales: Scales,
     now_s: float,
 ) -> Preemptions:
-    """The costs of a run. `raw`, `study`: the swarm's epochs of `records` at both scales; `now_s` ends what goes on."""
+    """Return the preemptions and pauses of a run.
+
+    `raw`, `full_scale`: the swarm epochs of `records`, raw and at full scale. `now_s`: the end of what still runs.
+    """
     rows = sorted(vms, key=lambda row: (row.slot, row.generation))
-    lives = _lives(rows, records, joins, raw, study, scales, now_s)
+    lives = _lives(rows, records, joins, raw, full_scale, scales, now_s)
     taken = sorted((row for row in rows if _preempted(row)), key=lambda row: (_end(row, now_s), row.vm))
     chains = {row.vm: _chain(row, rows, lives) for row in taken}
     counted = {vm.vm for chain in chains.values() for vm in chain}
     windows = {row.vm: _window(row, chains[row.vm], lives, now_s) for row in taken}
-    slow = _Slowness(raw, study, {row.vm: row for row in rows}, windows)
+    slow = _Slowness(raw, full_scale, {row.vm: row for row in rows}, windows)
     trained_until_s = max((e.ended_s for e in raw), default=now_s)
     found: list[Preemption] = []
     for row in taken:
@@ -135,7 +136,7 @@ def preemptions(
         began_s = None if next_ is None else lives[next_.vm].began_s
         back_s = trained_until_s if began_s is None else min(began_s, trained_until_s)
         absent_s = life.unfinished_s + max(0.0, back_s - _end(row, now_s)) * scales.time
-        rate = _rate(row.slot, rows, study)
+        rate = _rate(row.slot, rows, full_scale)
         join = lives[next_.vm].join if next_ is not None else None
         state_bytes = join.state_bytes if join is not None else None
         slowed = slow.of(row.vm, row.slot)
@@ -165,7 +166,7 @@ def preemptions(
 def pauses(
     events: Iterable[EventRecord], vms: Iterable[VmRecord], scales: Scales, now_s: float
 ) -> list[Pause]:
-    """The run's pauses from the journal: from a "run" row that leads to "paused" to the one that leads away."""
+    """Return the run's pauses: from a journal entry "run" to state "paused" until the next change of the run's state."""
     held = list(vms)
     spans: list[tuple[float, float]] = []
     began_s: float | None = None
@@ -192,13 +193,13 @@ def pauses(
 
 @dataclass(frozen=True)
 class _Life:
-    """One VM: seconds at study scale that trained nothing, at its beginning and at its end."""
+    """Seconds of one VM, at full scale, that did not contribute to the training: before its first epoch and at its end."""
 
-    startup_s: float  # request to the first step; never: all of it
+    startup_s: float  # from request to the first step, or to the end if it never trained
     unfinished_s: float  # from its last averaging (or its first step) to its end; 0: it never trained
     averaged: bool
     began_s: float | None  # unix; None: it never trained
-    left_s: float  # unix: its last averaging, after which nobody can count on it; its end when it had none
+    left_s: float  # unix: its last averaging, or its end if it never averaged
     last_epoch: int  # 0: none
     join: JoinRecord | None
 
@@ -208,11 +209,13 @@ def _lives(
     records: Iterable[EpochRecord],
     joins: Iterable[JoinRecord],
     raw: Sequence[SwarmEpoch],
-    study: Sequence[SwarmEpoch],
+    full_scale: Sequence[SwarmEpoch],
     scales: Scales,
     now_s: float,
 ) -> dict[str, _Life]:
-    spans: dict[str, tuple[float, float, int]] = {}  # first began, last ended, last epoch
+    spans: dict[
+        str, tuple[float, float, int]
+    ] = {}  # start of the first epoch, end of the last, number of the last
     for record in records:
         first, last, number = spans.get(record.vm, (record.began_s, record.ended_s, record.epoch))
         spans[record.vm] = (
@@ -222,7 +225,7 @@ def _lives(
         )
     joined = {join.vm: join for join in joins}
     lasts: dict[str, tuple[float, float]] = {}
-    for before, after in zip(raw, study, strict=True):
+    for before, after in zip(raw, full_scale, strict=True):
         for p, q in zip(before.peers, after.peers, strict=True):
             lasts[p.vm] = p.wall_s, q.wall_s
     lives: dict[str, _Life] = {}
@@ -247,7 +250,7 @@ def _lives(
 
 
 def _chain(row: VmRecord, rows: Iterable[VmRecord], lives: Mapping[str, _Life]) -> list[VmRecord]:
-    """The VMs that took its place: up to the first that trained, or that was preempted itself."""
+    """Return the VM's replacements, up to the first that trained or was preempted itself."""
     chain: list[VmRecord] = []
     for vm in rows:
         if vm.slot == row.slot and vm.generation > row.generation:
@@ -259,14 +262,14 @@ def _chain(row: VmRecord, rows: Iterable[VmRecord], lives: Mapping[str, _Life]) 
 
 @dataclass(frozen=True)
 class _Window:
-    """When a preemption is felt: from the peer's last averaging to its replacement's first step."""
+    """The time affected by a preemption: from the peer's last averaging to its replacement's first step."""
 
     after_epoch: int
     left_s: float
     back_s: float  # without a replacement: the VM's end
 
     def touches(self, epoch: SwarmEpoch) -> bool:
-        """Whether it fell into the epoch, or its slot was empty in it or came back."""
+        """Whether the preemption, the slot's absence or its return overlaps the epoch."""
         own_s = max((p.wall_s for p in epoch.peers), default=0.0)
         began_s = epoch.ended_s - (own_s if epoch.duration_s is None else epoch.duration_s)
         return epoch.epoch > self.after_epoch and self.left_s <= epoch.ended_s and began_s <= self.back_s
@@ -279,21 +282,21 @@ def _window(row: VmRecord, chain: Sequence[VmRecord], lives: Mapping[str, _Life]
 
 
 class _Slowness:
-    """The others' seconds beyond their medians, in the epochs that a preemption touched."""
+    """Seconds above the medians that other peers spent in epochs affected by a preemption."""
 
     def __init__(
         self,
         raw: Sequence[SwarmEpoch],
-        study: Sequence[SwarmEpoch],
+        full_scale: Sequence[SwarmEpoch],
         rows: Mapping[str, VmRecord],
         windows: Mapping[str, _Window],
     ) -> None:
         self._rows = rows
         self._touched: dict[str, list[SwarmEpoch]] = {vm: [] for vm in windows}
         quiet: list[SwarmEpoch] = []
-        for before, after in zip(raw, study, strict=True):
+        for before, after in zip(raw, full_scale, strict=True):
             whose = next((vm for vm, window in windows.items() if window.touches(before)), None)
-            if whose is not None:  # each epoch is one preemption's, the first that touches it
+            if whose is not None:  # an epoch is attributed to the first preemption that affects it
                 self._touched[whose].append(after)
             elif not after.warmup and after.complete:
                 quiet.append(after)
@@ -301,7 +304,7 @@ class _Slowness:
         self._sample_s = _medians(quiet, lambda p: p.calc_s / p.samples if p.samples else None)
 
     def of(self, vm: str, slot: str) -> list[tuple[int, VmRecord, float]] | None:
-        """(epoch, VM, seconds) of others that were slow; None when one cannot be judged."""
+        """Return (epoch, VM, additional seconds) of other peers that were slow. None if one has no median."""
         found: list[tuple[int, VmRecord, float]] = []
         for epoch in self._touched[vm]:
             for p in epoch.peers:
@@ -319,7 +322,7 @@ class _Slowness:
 
 
 def _exposed_s(p: PeerEpoch) -> float:
-    """Of its communication, what no calculation hid."""
+    """Return the communication that did not overlap with calculation."""
     return p.comm_s - p.overlapped_s
 
 
@@ -333,10 +336,13 @@ def _medians(epochs: Iterable[SwarmEpoch], value: Callable[[PeerEpoch], float | 
     return {vm: median(values) for vm, values in found.items()}
 
 
-def _rate(slot: str, rows: Iterable[VmRecord], study: Iterable[SwarmEpoch]) -> float | None:
-    """Samples a second of the slot's VMs over their epochs, averaging included; the warm-up only if all was."""
+def _rate(slot: str, rows: Iterable[VmRecord], full_scale: Iterable[SwarmEpoch]) -> float | None:
+    """Return samples per second of the slot's VMs over their epochs, averaging included.
+
+    The warm-up counts only if there are no other epochs.
+    """
     mine = {row.vm for row in rows if row.slot == slot}
-    parts = [(e.warmup, p) for e in study for p in e.peers if p.vm in mine]
+    parts = [(e.warmup, p) for e in full_scale for p in e.peers if p.vm in mine]
     chosen = [p for warmup, p in parts if not warmup] or [p for _, p in parts]
     seconds = math.fsum(p.wall_s for p in chosen)
     return math.fsum(p.samples for p in chosen) / seconds if seconds > 0 else None

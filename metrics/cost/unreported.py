@@ -1,10 +1,10 @@
-"""What lost VMs sent after their last record: no record tells, so it is estimated, and marked as that in the bill.
+"""Estimated egress of lost VMs after their last record. The bill marks these lines as estimated.
 
-A VM that is taken back or fails writes no last reading. It is taken to have gone on as in its last epoch: that epoch's
-bytes to each destination, times the seconds from its last record to its end over that epoch's. A VM that trained and
-has no record of its own is taken to have sent what the VM nearest to it sent in its newest epoch. The dollars are at
-most what the plan says that all of the run's traffic may cost in that time (`Terms.epoch_ceiling`), one epoch at least.
-Not estimated: what a VM sent that never trained, and the run's first epoch, of which nobody has a record.
+A VM that is preempted or fails does not publish a final record. It is assumed to have continued as in its last epoch:
+that epoch's bytes to each destination, times (seconds from its last record to its end) / (seconds of that epoch). A VM
+that trained but has no record is assumed to have sent what the nearest VM sent in its newest epoch. The dollars are
+capped at the plan's ceiling for all of the run's traffic in that time (`Terms.epoch_ceiling`), with a minimum of one
+epoch. Not estimated: bytes of VMs that never trained, and of the run's first epoch, for which there are no records.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from metrics.epochs.throughput import SwarmEpoch
 from metrics.records import VmRecord
 from metrics.traffic import Flow, Traffic, died, link_kind, traffic
 
-_OUTSIDE = ("joining", "leaving")  # phases of bytes that no epoch's rate holds
+_OUTSIDE = ("joining", "leaving")  # phases that are not part of an epoch's rate
 
 
 def unreported_lines(
     vms: Sequence[VmRecord],
     raw: Iterable[SwarmEpoch],
-    study: Sequence[SwarmEpoch],
+    full_scale: Sequence[SwarmEpoch],
     sent: Sequence[Flow],
     terms: Terms,
     trained_s: Mapping[str, float],
     last_epoch: int | None,
 ) -> list[CostLine]:
-    """One estimated line a destination and tier of each VM whose last bytes no record tells.
+    """Return estimated lines, one per destination and tier, for each VM without a final record.
 
-    `trained_s`: when VMs were first seen to train, unix s. After `last_epoch` nobody trains, and of VMs that were ended
-    in good order nothing is estimated unless it is given.
+    `trained_s`: when each VM was first observed to train, unix s. `last_epoch`: the run's last epoch, after which no VM
+    sends; if it is None, only VMs that were lost are estimated, not those that were terminated normally.
     """
     spans = _spans(raw)
     lines: list[CostLine] = []
@@ -47,12 +47,12 @@ def unreported_lines(
             continue
         number, ended_s, wall_s = spans[like]
         since_s = ended_s if like == row.vm else trained_s.get(row.vm, row.ended_s)
-        # Its clock may be off; ours says when it was requested, and when it ended.
+        # The VM's clock may be off. The requested and ended times are from our clock.
         gap_s = min(max(0.0, row.ended_s - since_s), max(0.0, row.ended_s - row.requested_s))
         chosen = [
             flow for flow in sent if flow.src == like and flow.epoch == number and flow.phase not in _OUTSIDE
         ]
-        rows = traffic(chosen, study, terms.scales, [each.vm for each in vms])
+        rows = traffic(chosen, full_scale, terms.scales, [each.vm for each in vms])
         if like != row.vm:
             rows = [_as_sent_by(row, like, each, terms) for each in rows]
         rows = [replace(each, bytes=each.bytes * gap_s / wall_s) for each in rows]
@@ -61,7 +61,7 @@ def unreported_lines(
 
 
 def _spans(raw: Iterable[SwarmEpoch]) -> dict[str, tuple[int, float, float]]:
-    """By VM: its newest epoch, when that ended (unix s), and its wall seconds; both as measured."""
+    """Return by VM: the number of its newest epoch, when that ended (unix s) and its wall seconds, both as measured."""
     found: dict[str, tuple[int, float, float]] = {}
     for epoch in raw:
         for peer in epoch.peers:
@@ -76,7 +76,7 @@ def _unread(
     spans: Mapping[str, tuple[int, float, float]],
     last_epoch: int | None,
 ) -> bool:
-    """Whether it ended while it may have been sending, and left no last reading."""
+    """Whether the VM ended while it may have been sending, without a final record."""
     if not row.end_cause or (not died(row) and last_epoch is None):
         return False
     if any(flow.phase == "leaving" or flow.epoch == 0 for flow in mine):
@@ -90,7 +90,10 @@ def _nearest(
     spans: Mapping[str, tuple[int, float, float]],
     sent: Iterable[Flow],
 ) -> str | None:
-    """The VM with records that stands for one without: of its zone, else region, else cloud and continent, or any."""
+    """Return the VM with records to use for one without.
+
+    Preferred are VMs of the same zone, then region, then cloud and continent, then any.
+    """
     metered = {flow.src for flow in sent if flow.phase not in _OUTSIDE}
     known = [each for each in vms if each.vm in spans and each.vm in metered]
 
@@ -111,7 +114,7 @@ def _as_sent_by(row: VmRecord, like: str, sent: Traffic, terms: Terms) -> Traffi
 
 
 def _ceiling_usd(gap_s: float, terms: Terms) -> Decimal | None:
-    """The most that the plan says all traffic may cost in so many seconds, one whole epoch at least."""
+    """Return the plan's ceiling for all traffic in `gap_s` seconds, with a minimum of one epoch."""
     if terms.epoch_ceiling is None:
         return None
     usd, epoch_s = terms.epoch_ceiling
@@ -119,7 +122,7 @@ def _ceiling_usd(gap_s: float, terms: Terms) -> Decimal | None:
 
 
 def _bounded(lines: list[CostLine], ceiling_usd: Decimal | None) -> list[CostLine]:
-    """The lines, made smaller together where they cost more than the ceiling."""
+    """Scale all lines down by the same factor if they cost more than the ceiling."""
     known = [line.usd for line in lines if line.usd is not None]
     total = sum(known, Decimal(0))
     if ceiling_usd is None or len(known) < len(lines) or total <= ceiling_usd:

@@ -1,1 +1,1 @@
-"""Epochs of peers and of the swarm: throughput, granularity, scaling, restarts."""
+"""Epochs of peers and of the swarm: throughput, granularity, scaling and restarts."""

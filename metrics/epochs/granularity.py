@@ -1,9 +1,9 @@
-"""Calculation against communication: per epoch and peer, averaged over peers, then over epochs.
+"""Granularity, calculation and communication: by epoch and peer, averaged over peers, then over epochs.
 
-Granularity is calculation time / communication time (Erben et al. 2023, eq. 1), both by wall clock; also where one goes on
-behind the other (`swarm.overlap`), so that their sum is more than the epoch. There are two means of it: of the epochs'
-ratios (`granularity`), which one epoch with hardly any communication can double, and the ratio of the mean seconds
-(`granularity_of_means`), which belongs beside those seconds.
+Granularity is calculation time / communication time (Erben et al. 2023, eq. 1), both by wall clock. This also holds if
+they overlap (`swarm.overlap`); their sum is then longer than the epoch. There are two means: of the epochs' ratios
+(`granularity`), which one epoch with hardly any communication can double, and the ratio of the mean seconds
+(`granularity_of_means`), which is shown beside those seconds.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from metrics.stats import Estimate, Spread, mean_interval, ratio_interval, sprea
 
 
 def epoch_granularity(epoch: SwarmEpoch) -> float | None:
-    """Mean over the peers of calc / comm; None when none of them communicated."""
+    """Return the mean over the peers of calc / comm. None if no peer communicated."""
     values = [g for p in epoch.peers if (g := p.granularity) is not None]
     return math.fsum(values) / len(values) if values else None
 
 
 def granularity(epochs: Iterable[SwarmEpoch]) -> Estimate | None:
-    """Mean over the measured epochs; None when there is none."""
+    """Return the mean granularity of the measured epochs. None if there is none."""
     return mean_interval([g for e in measured(epochs) if (g := epoch_granularity(e)) is not None])
 
 
@@ -43,8 +43,11 @@ def granularity_spread(epochs: Iterable[SwarmEpoch]) -> Spread | None:
 
 
 def granularity_phase_timed(epochs: Iterable[SwarmEpoch]) -> Estimate | None:
-    """The same with the study's numerator: its phase timers (move, forward, backward, local optimizer)
-    instead of the wall time, per peer, then averaged like `granularity`."""
+    """Return the granularity by phase timers, as in the paper.
+
+    The numerator is the sum of a peer's phase timers (move, forward, backward, local optimizer) instead of its wall time.
+    Averaged like `granularity`.
+    """
     values = [
         math.fsum(ratios) / len(ratios)
         for e in measured(epochs)
@@ -54,21 +57,21 @@ def granularity_phase_timed(epochs: Iterable[SwarmEpoch]) -> Estimate | None:
 
 
 def calculation(epochs: Iterable[SwarmEpoch]) -> Estimate | None:
-    """Calculation seconds of a peer in an epoch: mean over peers, then over the measured epochs."""
+    """Return the calculation seconds per peer and epoch: mean over peers, then over the measured epochs."""
     return mean_interval([_mean_calc_s(e) for e in measured(epochs) if e.peers])
 
 
 def communication(epochs: Iterable[SwarmEpoch]) -> Estimate | None:
-    """Communication seconds of a peer in an epoch: mean over peers, then over the measured epochs.
+    """Return the communication seconds per peer and epoch: mean over peers, then over the measured epochs.
 
-    None where no peer ever synchronised (a plain loop): there was nothing to measure.
+    None if no peer ever synchronised (a plain training loop).
     """
     means = [_mean_comm_s(e) for e in measured(epochs) if e.peers]
     return mean_interval(means) if any(means) else None
 
 
 def overlapped(epochs: Iterable[SwarmEpoch]) -> Estimate | None:
-    """Of the communication, the seconds in which a peer calculated; None where no round went on behind calculation."""
+    """Return the communication seconds during which a peer calculated. None if no round overlapped with calculation."""
     means = [math.fsum(p.overlapped_s for p in e.peers) / len(e.peers) for e in measured(epochs) if e.peers]
     return mean_interval(means) if any(means) else None
 

@@ -1,10 +1,10 @@
-"""From peers' epochs to the swarm's epochs, and from those to samples per second by wall clock.
+"""Swarm epochs from the peers' epochs, and samples per second by wall clock from those.
 
-An epoch ends for the swarm at the mean of its peers' `ended_s`. The wall time of epoch k is its end less
-the end of epoch k-1 (for the first: less the mean of its peers' `began_s`); an epoch whose predecessor left
-no record has no wall time and is not measured. Warm-up epochs and a last epoch that some living peer had
-not reported yet are listed, but not measured. Where somebody watched the whole swarm (imported logs), its
-end, wall time and samples are the watcher's; the peers' calculation and communication stay the peers' own.
+A swarm epoch ends at the mean of its peers' `ended_s`. The wall time of epoch k is its end minus the end of
+epoch k-1 (for the first: minus the mean of its peers' `began_s`). An epoch without a record of its predecessor
+has no wall time and is not measured. Warm-up epochs, and a last epoch that some running peer has not reported
+yet, are listed but not measured. If a monitor logged the whole swarm (imported logs), end, wall time and samples
+are the monitor's; calculation and communication are always the peers'.
 """
 
 from __future__ import annotations
@@ -13,31 +13,33 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from metrics.epochs.restarts import last_life
+from metrics.epochs.restarts import records_since_restart
 from metrics.records import EpochRecord, ProgressRecord, SwarmEpochRecord, VmRecord
 from metrics.stats import Estimate, mean_interval, ratio_interval
 
 
 @dataclass(frozen=True, slots=True)
 class PeerEpoch:
-    """One peer's epoch: wall seconds outside the synchronising step and of its round, and its own samples."""
+    """One peer's epoch."""
 
     vm: str
-    calc_s: float
-    comm_s: float  # of it `overlapped_s` are in calc_s too
-    samples: float  # whole at the run's scale; not after multiplying back
-    load_s: float = 0.0  # phases of calc_s: waiting for data,
-    timed_s: float = 0.0  # and what the study's phase timers cover (move, forward, backward, local optimizer)
-    overlapped_s: float = 0.0  # of the round, while this peer calculated
+    calc_s: float  # wall time outside the synchronising step
+    comm_s: float  # wall time of the round; `overlapped_s` of it are also part of calc_s
+    samples: float  # of this peer; whole as measured, not at full scale
+    load_s: float = 0.0  # part of calc_s: waiting for data
+    timed_s: float = (
+        0.0  # part of calc_s: the paper's phase timers (move, forward, backward, local optimizer)
+    )
+    overlapped_s: float = 0.0  # part of the round during which this peer calculated
 
     @property
     def wall_s(self) -> float:
-        """Of the epoch, pauses left out."""
+        """Wall seconds of the epoch, without pauses."""
         return self.calc_s + self.comm_s - self.overlapped_s
 
     @property
     def granularity(self) -> float | None:
-        """Calculation / communication; None when nothing was communicated."""
+        """Calculation / communication. None without communication."""
         return self.calc_s / self.comm_s if self.comm_s > 0 else None
 
 
@@ -46,22 +48,22 @@ class SwarmEpoch:
     """One hivemind epoch of all peers."""
 
     epoch: int
-    peers: tuple[PeerEpoch, ...]  # empty: only the watcher saw this epoch
-    ended_s: float  # unix, as measured (not multiplied back)
-    duration_s: float | None  # wall time since the end of the one before; None: it is not known, or not > 0
-    loss: float | None  # mean over peers, weighted with their samples
-    joined: tuple[str, ...]  # peers that the epoch before did not have
-    left: tuple[str, ...]  # peers that only the epoch before had
+    peers: tuple[PeerEpoch, ...]  # empty: only the monitor logged this epoch
+    ended_s: float  # unix, as measured at any scale
+    duration_s: float | None  # wall time since the end of the previous epoch; None: unknown or not > 0
+    loss: float | None  # mean over peers, weighted by samples
+    joined: tuple[str, ...]  # peers that were not in the previous epoch
+    left: tuple[str, ...]  # peers of the previous epoch that are not in this one
     dropped: tuple[tuple[str, str], ...]  # (peer, why part of its round was lost)
-    lone: bool  # one peer, and no VM that ever trained lived when its round began: nobody to average with
-    crossed_s: float | None  # unix: when the swarm's samples passed the target, interpolated
+    lone: bool  # one peer, and no other VM that ever trained was running when its round began
+    crossed_s: float | None  # unix: when the swarm's samples reached the target, interpolated
     warmup: bool
-    complete: bool  # False: the run's last epoch, which a living peer had not reported yet
-    watched_samples: float | None = None  # of the whole swarm, where a watcher logged it
+    complete: bool  # False: the run's last epoch, which a running peer has not reported yet
+    watched_samples: float | None = None  # of the whole swarm, if a monitor logged it
 
     @property
     def samples(self) -> float:
-        """Samples of all peers: the watcher's count, else the sum of theirs."""
+        """Samples of all peers: the monitor's count, else the sum over the peers."""
         if self.watched_samples is not None:
             return self.watched_samples
         return math.fsum(p.samples for p in self.peers)
@@ -75,18 +77,18 @@ def swarm_epochs(
     vms: Iterable[VmRecord] = (),
     watched: Iterable[SwarmEpochRecord] = (),
 ) -> list[SwarmEpoch]:
-    """The swarm's epochs, ascending, since its training last began (metrics/epochs/restarts.py).
+    """Return the swarm epochs, ascending, since training last started from scratch (metrics/epochs/restarts.py).
 
-    The records' order does not matter; of two equal keys the later counts.
+    The order of the records does not matter; of two records with the same key the later one counts.
 
-    `watched`: what somebody logged of the whole swarm; an epoch that it gives the rate 0 has no wall time.
+    `watched`: a monitor's log of the whole swarm. An epoch that it logged with the rate 0 has no wall time.
 
-    `target_batch_size` is the raw one (what the peers were told); with it and `progress` the crossing of
-    the target is interpolated between two scrapes.
+    `target_batch_size`: the raw one, as passed to the peers. With it and `progress`, the time at which the target was
+    reached is interpolated between two progress records.
     """
     vms = list(vms)
     by_epoch: dict[int, dict[str, EpochRecord]] = {}
-    for record in sorted(last_life(records, vms), key=lambda r: r.ended_s):
+    for record in sorted(records_since_restart(records, vms), key=lambda r: r.ended_s):
         by_epoch.setdefault(record.epoch, {})[record.vm] = record
     ended = {row.vm: row.ended_s for row in vms if row.ended_s is not None}
     seen = {record.epoch: record for record in watched}
@@ -145,23 +147,23 @@ def swarm_epochs(
 
 
 def measured(epochs: Iterable[SwarmEpoch]) -> list[SwarmEpoch]:
-    """The epochs that count: complete, after the warm-up, with a wall time."""
+    """Return the epochs that count: complete, after the warm-up, with a wall time."""
     return [e for e in epochs if e.complete and not e.warmup and e.duration_s is not None]
 
 
 def throughput(epochs: Iterable[SwarmEpoch]) -> Estimate | None:
-    """Samples of the measured epochs / wall time between their ends; None without a measured epoch."""
+    """Return samples / wall time of the measured epochs. None without a measured epoch."""
     chosen = measured(epochs)
     return ratio_interval([e.samples for e in chosen], [e.duration_s or 0.0 for e in chosen])
 
 
 def throughput_epoch_mean(epochs: Iterable[SwarmEpoch]) -> Estimate | None:
-    """Mean of the measured epochs' own rates: what the study prints."""
+    """Return the mean of the measured epochs' rates, as the paper reports it."""
     return mean_interval([e.samples / e.duration_s for e in measured(epochs) if e.duration_s])
 
 
 def local_throughput(epochs: Iterable[SwarmEpoch]) -> Estimate | None:
-    """Sum over peers of samples / calculation time, mean over the measured epochs."""
+    """Return the sum over peers of samples / calculation time, averaged over the measured epochs."""
     rates = [
         math.fsum(p.samples / p.calc_s for p in e.peers if p.calc_s > 0)
         for e in measured(epochs)
@@ -171,9 +173,9 @@ def local_throughput(epochs: Iterable[SwarmEpoch]) -> Estimate | None:
 
 
 def throughput_phase_timed(epochs: Iterable[SwarmEpoch]) -> Estimate | None:
-    """The study's other clock: sum over peers of samples / sum of phase timers, mean over measured epochs.
+    """Return the sum over peers of samples / sum of phase timers, averaged over the measured epochs.
 
-    That is how it rates a single GPU; the averaging and whatever no phase claims are not in it.
+    The paper measures a single GPU in this way. Averaging, and time outside the phases, is not included.
     """
     rates = [
         math.fsum(p.samples / (p.load_s + p.timed_s) for p in e.peers if p.load_s + p.timed_s > 0)
@@ -184,12 +186,12 @@ def throughput_phase_timed(epochs: Iterable[SwarmEpoch]) -> Estimate | None:
 
 
 def epoch_seconds(epochs: Iterable[SwarmEpoch]) -> Estimate | None:
-    """Mean wall time of the measured epochs."""
+    """Return the mean wall time of the measured epochs."""
     return mean_interval([e.duration_s for e in measured(epochs) if e.duration_s is not None])
 
 
 def dropped_rounds(epochs: Iterable[SwarmEpoch]) -> list[SwarmEpoch]:
-    """The epochs, warm-up included, in which Hivemind lost part of a round; a lone peer's is none."""
+    """Return the epochs, warm-up included, in which Hivemind lost part of a round. Epochs of a lone peer never count."""
     return [e for e in epochs if e.dropped]
 
 
@@ -199,7 +201,7 @@ def _peer_epoch(r: EpochRecord) -> PeerEpoch:
 
 
 def _scrapes_by_epoch(progress: Sequence[ProgressRecord]) -> dict[int, list[tuple[float, int]]]:
-    """(when, the swarm's samples) by the epoch that the swarm worked on, counted from 0, in order of time."""
+    """Return (time, samples of the swarm) by the current epoch, counted from 0, sorted by time."""
     found: dict[int, list[tuple[float, int]]] = {}
     for r in progress:
         if r.vm == "":
@@ -210,9 +212,9 @@ def _scrapes_by_epoch(progress: Sequence[ProgressRecord]) -> dict[int, list[tupl
 def _crossing(
     scrapes: Sequence[tuple[float, int]], target: int, begin_s: float, end_s: float
 ) -> float | None:
-    """When the swarm's samples passed the target, between the two scrapes around it.
+    """Interpolate when the swarm's samples reached the target, between the two scrapes around that time.
 
-    `scrapes`: of the epoch under way, which the record numbered one higher ends. None when they do not show it.
+    `scrapes`: those of the epoch in progress, whose record has a number one higher. None if they do not show it.
     """
     last: tuple[float, int] = (begin_s, 0)
     for at_s, samples in scrapes:
@@ -222,7 +224,7 @@ def _crossing(
             rise = samples - last[1]
             return at_s if rise <= 0 else last[0] + (at_s - last[0]) * (target - last[1]) / rise
         last = (at_s, samples)
-    # The averaging began between two scrapes: carry on at the rate of the epoch so far.
+    # The averaging began between two scrapes: extrapolate the rate of the epoch so far.
     if last[1] > 0 and last[0] > begin_s:
         crossed = begin_s + (last[0] - begin_s) * target / last[1]
         return crossed if crossed <= end_s else None
@@ -230,7 +232,7 @@ def _crossing(
 
 
 def _mean_loss(rows: Sequence[EpochRecord]) -> float | None:
-    """Mean over the peers, weighted by samples; unknown when one peer's is (its training diverged)."""
+    """Return the mean over the peers, weighted by samples. None if one peer's loss is unknown (training diverged)."""
     known = [(r.loss, r.samples) for r in rows if r.loss is not None]
     samples = sum(count for _, count in known)
     if len(known) < len(rows) or not samples:

@@ -1,4 +1,4 @@
-"""What a run came to on the held-out samples, after the last epoch that was evaluated. Pure."""
+"""Accuracy and loss of a run on held-out samples, after the last evaluated epoch. Pure."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class HeldOut:
-    """Means over the peers that evaluated after `epoch`; peers of one swarm have the same weights then."""
+    """Means over the peers that evaluated after `epoch`, when the peers of a swarm have the same weights."""
 
     epoch: int
     accuracy: float  # 0 to 1
-    loss: float | None  # None: it was not a number
-    samples: int | None  # held out; None: the peers did not see equally many
+    loss: float | None  # None: not a number
+    samples: int | None  # held-out samples; None: the number differs between peers
 
 
 def heldout_given(document: Mapping[str, Any]) -> bool | None:
@@ -31,7 +31,7 @@ def accuracy_words(accuracy: float | None, given: bool | None) -> str:
 
 
 def held_out(evaluations: Iterable[Mapping[str, Any]] | None) -> HeldOut | None:
-    """Of meta's `evaluations`; None where nobody evaluated."""
+    """Compute the result from meta's `evaluations`. None without any."""
     known = [e for e in evaluations or [] if e.get("accuracy") is not None]
     if not known:
         return None

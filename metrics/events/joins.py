@@ -1,7 +1,7 @@
-"""What each VM that joined a training swarm downloaded, how long that took, and what those bytes cost.
+"""Downloads of the state by VMs that joined a running swarm: seconds, bytes and dollars.
 
-Seconds and bytes are at the study's scale. The dollars are the price book's first tier for the bytes, from the donor's
-location to the joiner's: they are a part of the egress that the bill has, never an addition to it. Unknown is None.
+Seconds and bytes are at full scale. The dollars are the bytes at the price book's first tier, from the donor's location to
+the joiner's. They are part of the egress in the bill, not in addition to it. None: unknown.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ Price = Callable[[str, str, int], Decimal | None]  # (from location, to location
 
 @dataclass(frozen=True)
 class Join:
-    """One VM that took over the state of others."""
+    """One VM that downloaded the state from another."""
 
     vm: str
     slot: str
     location: str
     at_s: float  # unix, as measured: when it began to train
     from_epoch: int
-    donor: str | None  # slot; None: not said
+    donor: str | None  # slot; None: not reported
     donor_location: str | None
     seconds: float
     bytes: float | None
-    resumed: int | None  # how often a cut download went on where it was
+    resumed: int | None  # how often an interrupted download was resumed
     usd: Decimal | None
 
 
 def join_costs(
     joins: Iterable[JoinRecord], vms: Iterable[VmRecord], scales: Scales, price: Price | None
 ) -> list[Join]:
-    """The joins with a download, in the order of their first steps. `price` None: there is no price book."""
+    """Return the joins with a download, in the order of the first steps. `price`: None without a price book."""
     rows = {row.vm: row for row in vms}
     found: list[Join] = []
     for record in sorted(joins, key=lambda join: (join.at_s, join.vm)):

@@ -1,1 +1,1 @@
-"""Rules and cost basis of the published paper, kept apart from our own."""
+"""Rules and cost basis of the paper, kept separate from our own."""

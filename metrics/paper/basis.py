@@ -1,20 +1,20 @@
-"""Dollars on the study's own assumptions, so that its figures come out. Pure; ours are in `metrics.cost.ledger`.
+"""Costs under the paper's assumptions, to reproduce its figures. Pure. Our own costs are in `metrics.cost.ledger`.
 
-Source: Erben et al. 2023 (arXiv 2306.03163), Table 1 and its cost figures, and the authors' logs. The assumptions,
-which docs/numbers.md ("Where we differ from the study") holds against ours:
+Source: Erben et al. 2023 (arXiv 2306.03163), Table 1 and its cost figures, and the authors' logs. docs/numbers.md
+("Where we differ from the study") compares these assumptions with ours:
 
-- a "GB" is 1.024e9 bytes (their logs count Mbit; GB = Mbit / 8 / 1024);
-- a VM's bytes an hour are those of the network card over the whole log, start-up included, as logged (doubled
-  counters too): sum over the VMs of bytes / sum over the VMs of seconds;
-- what of them went where is not measured. Runs on one continent: equal parts to every other VM. Runs on several:
-  each directed pair of VMs of one region and each directed pair of regions counts as one part, so that C-8 is 8/20
-  inside, 6/20 between continents and 6/20 to or from Oceania (each VM sends to every other alike, so that really
-  1/7, 3/7 and 3/7 go there);
-- inside a region every byte costs the inter-zone price, between clouds of one continent the source's price
-  between regions (the book `study-2023-04` has it so); only first tiers;
-- loading data is what the cards received beyond what they sent, at the store's price;
-- a VM costs its spot price; $ per 1M samples is $/h / 3600 / rate x 10^6. The rate of one GPU alone is by phase
-  timers, that of a swarm the mean of its epochs' rates.
+- A "GB" is 1.024e9 bytes (their logs count Mbit; GB = Mbit / 8 / 1024).
+- A VM's bytes per hour are those of the network card over the whole log, start-up included, as logged (with doubled
+  counters): sum over the VMs of bytes / sum over the VMs of seconds.
+- The destinations are not measured. In runs on one continent, each other VM gets an equal part. In runs on several
+  continents, each directed pair of VMs in one region and each directed pair of regions is one part. So C-8 has 8/20
+  inside regions, 6/20 between continents and 6/20 to or from Oceania. (In fact each VM sends equally to all others,
+  which gives 1/7, 3/7 and 3/7.)
+- Within a region every byte costs the inter-zone price. Between clouds of one continent it costs the source's price
+  between regions (as in the book `study-2023-04`). Only first tiers apply.
+- The bytes of loading data are those that the cards received minus those they sent, at the store's price.
+- A VM costs its spot price. $ per 1M samples is $/h / 3600 / rate x 10^6. The rate of a single GPU is by phase timers,
+  that of a swarm the mean of its epochs' rates.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from fractions import Fraction
 from cloud.prices.book import PriceBook
 from cloud.prices.classes import continent
 
-STUDY_GB = 1_024_000_000  # bytes
+PAPER_GB = 1_024_000_000  # bytes
 LOADING_USD_PER_GB = Decimal("0.01")  # Backblaze B2, from anywhere
 
-# inside: one region, whatever the zones; regions: two regions of one cloud and continent; clouds: two clouds on
-# one continent; between: two continents, neither of them Oceania.
+# inside: within one region, in any zones. regions: two regions of one cloud and continent. clouds: two clouds on one
+# continent. between: two continents, neither of them Oceania. oceania: to or from Oceania.
 EGRESS_KINDS = ("inside", "regions", "clouds", "between", "oceania")
 
 
 @dataclass(frozen=True, slots=True)
 class PublishedCost:
-    """Dollars of one VM for an hour, by kind; None: unknown, and so is every sum that it is in."""
+    """Dollars per hour of one VM, by kind. None: unknown, which makes every sum unknown."""
 
     vm: Decimal | None
     inside: Decimal | None = Decimal(0)
@@ -50,39 +50,34 @@ class PublishedCost:
 
     @property
     def usd_per_h(self) -> Decimal | None:
-        """All of it."""
+        """Sum over all kinds."""
         return _sum(getattr(self, field.name) for field in fields(self))
 
     @property
     def egress_usd_per_h(self) -> Decimal | None:
-        """What the bytes sent cost."""
+        """Sum over the kinds of egress."""
         return _sum(getattr(self, kind) for kind in EGRESS_KINDS)
 
-    @property
-    def leaving_usd_per_h(self) -> Decimal | None:
-        """What the bytes that leave the region cost."""
-        return _sum(getattr(self, kind) for kind in EGRESS_KINDS if kind != "inside")
-
     def usd_per_million(self, vms: int, sps: Decimal | float) -> Decimal | None:
-        """$ per 1M samples of `vms` such VMs that train `sps` samples/s together."""
+        """Return $ per 1M samples of `vms` such VMs that together train `sps` samples/s."""
         per_h = self.usd_per_h
         return None if per_h is None else usd_per_million(vms * per_h, sps)
 
 
 def usd_per_million(usd_per_h: Decimal, sps: Decimal | float) -> Decimal:
-    """$ per 1M samples: $/h / 3600 / sps x 10^6. Raises ValueError for a rate that is not above 0."""
+    """Return $ per 1M samples: $/h / 3600 / sps x 10^6. Raises ValueError for a rate that is not positive."""
     rate = _decimal(sps)
     if not rate > 0:
-        raise ValueError(f"a rate of {sps} samples/s trains nothing")
+        raise ValueError(f"the rate must be positive, not {sps} samples/s")
     return usd_per_h * 1_000_000 / (3600 * rate)
 
 
 def gb_per_h(amount_bytes: int, seconds: Decimal | float) -> Decimal:
-    """The study's "GB" an hour. Raises ValueError for a time that is not above 0."""
+    """Return the paper's "GB" per hour. Raises ValueError for a time that is not positive."""
     time = _decimal(seconds)
     if not time > 0:
-        raise ValueError(f"no rate over {seconds} s")
-    return amount_bytes * 3600 / (STUDY_GB * time)
+        raise ValueError(f"the time must be positive, not {seconds} s")
+    return amount_bytes * 3600 / (PAPER_GB * time)
 
 
 def vm_usd_per_h(
@@ -92,7 +87,10 @@ def vm_usd_per_h(
     loading_gb_per_h: Decimal | None = Decimal(0),
     loading_usd_per_gb: Decimal | None = LOADING_USD_PER_GB,
 ) -> PublishedCost:
-    """One VM's hour. `shares`: (kind of EGRESS_KINDS, share of the egress, $ a "GB"), a kind any number of times."""
+    """Return the cost of one VM hour.
+
+    `shares`: (kind of EGRESS_KINDS, share of the egress, $ per "GB"); a kind may be repeated.
+    """
     egress: dict[str, Decimal | None] = {}
     for kind, share, price in shares:
         part = None
@@ -106,7 +104,7 @@ def vm_usd_per_h(
 
 
 def kind_of(src: str, dst: str) -> str | None:
-    """Which of EGRESS_KINDS a byte between two locations is; None when a place is not on the map."""
+    """Return the kind (one of EGRESS_KINDS) of traffic between two locations. None for an unknown location."""
     here, there = continent(src), continent(dst)
     if here is None or there is None:
         return None
@@ -118,9 +116,9 @@ def kind_of(src: str, dst: str) -> str | None:
 
 
 def pairs(places: Sequence[str], own: str) -> list[tuple[str, str]]:
-    """The (source, destination) regions among which the study shares out a VM's bytes in equal parts.
+    """Return the (source, destination) regions among which the paper divides a VM's bytes in equal parts.
 
-    `places`: the locations of all VMs; `own`: the VM's own. Regions are `cloud/region`.
+    `places`: the locations of all VMs. `own`: the VM's own location. Regions are `cloud/region`.
     """
     regions = Counter(_region(place) for place in places)
     here = _region(own)
@@ -132,14 +130,16 @@ def pairs(places: Sequence[str], own: str) -> list[tuple[str, str]]:
 
 
 def split(shared: Sequence[tuple[str, str]]) -> dict[str | None, Fraction]:
-    """The shares by kind of what `pairs` gives; under None what goes to or from a place nobody knows."""
+    """Return the shares by kind of the result of `pairs`. The key None is traffic to or from unknown locations."""
     count = Counter(kind_of(a, b) for a, b in shared)
     return {kind: Fraction(count[kind], len(shared)) for kind in (*EGRESS_KINDS, None) if count[kind]}
 
 
 def usd_per_gb(book: PriceBook, src: str, dst: str) -> Decimal | None:
-    """What the study lets a "GB" between two regions cost: the first tier of the book's price, whatever its
-    unit, and inside a region the price between zones; None: unknown."""
+    """Return the paper's price of a "GB" between two regions. None: unknown.
+
+    It is the first tier of the book's price, whatever its unit; within a region, the price between zones.
+    """
     ladder = book.ladder(_region(src), _region(dst))
     return ladder.tiers[0].usd if ladder else None
 

@@ -1,4 +1,4 @@
-"""A run beside the study's figures of the same experiment, each on the study's own basis."""
+"""Comparison of a run with the paper's figures of the same experiment, each computed as in the paper."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from metrics.traffic import Traffic
 def peer_egress_gb_per_epoch(
     matrix: Sequence[Traffic], epochs: Sequence[SwarmEpoch], vms: Sequence[str]
 ) -> float | None:
-    """GB (10^9 bytes) that a VM sends to its peers in an epoch, mean over all of the run's; None without."""
+    """Return the GB (10^9 bytes) that a VM sends to its peers per epoch, mean over all epochs. None without epochs."""
     peers = set(vms)
     turns = sum(len(e.peers) for e in epochs)
     sent = math.fsum(row.bytes for row in matrix if row.dst in peers)
@@ -29,11 +29,11 @@ def compare(
     vms: Sequence[str],
     epoch_mean: Estimate | None,
 ) -> dict[str, Any] | None:
-    """The study's figures with ours and the relative difference, (ours - study) / study; None without.
+    """Return the paper's figures, ours and the relative differences, (ours - paper) / paper. None without `published`.
 
-    `epochs` and `matrix` at study scale. The study's throughput is the mean of its epochs' rates, so ours
-    beside it is `sps_epoch_mean` (`epoch_mean`); its granularity by phase timers is on another basis. Gives
-    `{"figures": the study's row, "compared": {name: {"study", "ours", "difference"}}}`.
+    `epochs` and `matrix` are at full scale. The paper's throughput is the mean of its epochs' rates, so it is compared
+    with `sps_epoch_mean` (`epoch_mean`). Its granularity by phase timers is left out. The result is
+    `{"figures": the paper's row, "compared": {name: {"study", "ours", "difference"}}}`.
     """
     if not published:
         return None
@@ -43,10 +43,10 @@ def compare(
     ours["egress_gb_per_vm_epoch"] = peer_egress_gb_per_epoch(matrix, epochs, vms)
     compared: dict[str, dict[str, float | None]] = {}
     for name, value in ours.items():
-        study = _number(published.get(name))
-        if study is not None:
-            difference = None if value is None or study == 0 else (value - study) / study
-            compared[name] = {"study": study, "ours": value, "difference": difference}
+        paper = _number(published.get(name))
+        if paper is not None:
+            difference = None if value is None or paper == 0 else (value - paper) / paper
+            compared[name] = {"study": paper, "ours": value, "difference": difference}
     return {"figures": dict(published), "compared": compared}
 
 

@@ -1,9 +1,9 @@
-"""The study's own rules, as its authors computed them, and the rates of one GPU alone. Pure.
+"""The paper's rules, as its authors computed them, and the rates of a single GPU. Pure.
 
-They work on the `steps` table by column (`RunStore.columns("steps")`), so that half a million steps take
-well under a second. Source: PAPER.md, "What the authors' columns mean"; the rules are theirs, errors and all:
-the phase timers miss the wait for the GPU, so what is computed from them is on another clock than the swarm's
-rates. `metrics.epochs.throughput` and `metrics.epochs.granularity` hold ours.
+They read the `steps` table by column (`RunStore.columns("steps")`), so half a million steps take well under a
+second. Source: PAPER.md, "What the authors' columns mean". The rules are reproduced including their errors: the phase
+timers miss the wait for the GPU, so figures computed from them are not comparable with the swarm's rates.
+Ours are in `metrics.epochs.throughput` and `metrics.epochs.granularity`.
 """
 
 from __future__ import annotations
@@ -24,42 +24,42 @@ PHASE_TIMERS = ("load_s", "move_s", "forward_s", "backward_s", "optimizer_local_
 _ROW = ("vm", "step")
 _CALCULATION = ("move_s", "forward_s", "backward_s")  # forward_s includes the loss
 _OPTIMIZER = ("optimizer_local_s", "optimizer_sync_s")  # together the authors' opt_step
-RULE_COLUMNS = (*_ROW, *_CALCULATION, *_OPTIMIZER)  # of `steps`, what study_granularity reads
-SINGLE_COLUMNS = (*_ROW, "samples", "began_s", "wall_s", *PHASE_TIMERS)  # and what single_rates reads
+RULE_COLUMNS = (*_ROW, *_CALCULATION, *_OPTIMIZER)  # columns of `steps` that paper_granularity reads
+SINGLE_COLUMNS = (*_ROW, "samples", "began_s", "wall_s", *PHASE_TIMERS)  # columns that single_rates reads
 _STARTUP = 10  # the first 1/10 of a single GPU's steps is its start-up
-_PARTS = 10  # the rest is cut in so many parts, for the interval
+_PARTS = 10  # number of equal parts of the remaining steps, for the interval
 
 
 @dataclass(frozen=True, slots=True)
-class StudyGranularity:
-    """The authors' granularity of a run: the mean over the VMs for which their rule gives one."""
+class PaperGranularity:
+    """Granularity of a run by the authors' rule: the mean over the VMs that have one."""
 
     value: float | None
     by_vm: Mapping[str, float]
-    syncs: Mapping[str, int]  # by VM: how many synchronising steps their rule finds, the first included
-    without: Mapping[str, str]  # VM: why their rule gives nothing
+    syncs: Mapping[str, int]  # by VM: number of synchronising steps that the rule finds, the first included
+    without: Mapping[str, str]  # by VM: why the rule gives no value
 
 
 @dataclass(frozen=True, slots=True)
 class SingleRates:
-    """Samples per second of one GPU alone, on both clocks.
+    """Samples per second of a single GPU, by wall clock and by phase timers.
 
-    `sps_wall`: samples / wall time after the start-up; the interval is over ten equal parts of the steps, so
-    n is 10. `sps_phase_timed`: mean over all steps of batch / sum of the step's timers, n is the steps.
+    `sps_wall`: samples / wall time after the start-up. The interval is over ten equal parts of the steps, so n is 10.
+    `sps_phase_timed`: mean over all steps of batch / sum of the step's timers; n is the number of steps.
     """
 
     sps_wall: Estimate | None
     sps_phase_timed: Estimate | None
-    wall_s: float  # seconds behind sps_wall
-    timed_s: float  # what the phase timers claim of them
+    wall_s: float  # seconds over which sps_wall is measured
+    timed_s: float  # the part of them that the phase timers cover
 
 
-def study_granularity(steps: Columns) -> StudyGranularity:
-    """Calculation / communication by the authors' rule, per VM, then averaged.
+def paper_granularity(steps: Columns) -> PaperGranularity:
+    """Compute calculation / communication by the authors' rule, by VM, then averaged.
 
-    The optimizer step of a VM that lasts at least the median + 2 standard deviations (n - 1 in the divisor)
-    is a synchronising one. All steps up to and including the first are dropped. Of the rest, trailing steps
-    included: (move + forward + loss + backward + other optimizer steps) / (synchronising optimizer steps).
+    Optimizer steps of a VM that last at least the median + 2 standard deviations (n - 1 in the divisor) are synchronising
+    ones. All steps up to and including the first of these are dropped. The rest, including trailing steps, gives
+    (move + forward + loss + backward + other optimizer steps) / (synchronising optimizer steps).
     """
     by_vm: dict[str, float] = {}
     syncs: dict[str, int] = {}
@@ -82,18 +82,18 @@ def study_granularity(steps: Columns) -> StudyGranularity:
         local = float(np.sum(optimizer[first:][~rest]))
         by_vm[vm] = (float(np.sum(_sum(steps, _CALCULATION, rows)[first:])) + local) / communication
     mean = mean_interval(list(by_vm.values()))
-    return StudyGranularity(None if mean is None else mean.value, by_vm, syncs, without)
+    return PaperGranularity(None if mean is None else mean.value, by_vm, syncs, without)
 
 
 def single_rates(steps: Columns) -> SingleRates:
-    """Both rates of a run of one VM. Raises ValueError when the steps are of several VMs.
+    """Return both rates of a run of one VM. Raises ValueError if the steps are of several VMs.
 
-    The start-up is the first tenth of the steps, at least one; the wall clock runs from the end of its last
-    step to the end of the last of all (`began_s + wall_s`). None where there are too few steps or no time.
+    The start-up is the first tenth of the steps, at least one. The wall time is from the end of its last step to the end
+    of the last step of all (`began_s + wall_s`). None if there are too few steps or no time passed.
     """
     groups = _rows_by_vm(steps)
     if len(groups) > 1:
-        raise ValueError(f"steps of {len(groups)} VMs, where one was expected")
+        raise ValueError(f"expected the steps of one VM, found {len(groups)} VMs")
     rows = next(iter(groups.values()), np.zeros(0, dtype=np.intp))
     samples = _column(steps, "samples", rows)
     timed = _sum(steps, PHASE_TIMERS, rows)
@@ -108,13 +108,13 @@ def single_rates(steps: Columns) -> SingleRates:
 
 
 def _wall_rate(ends: _Floats, done: _Floats) -> Estimate | None:
-    """Samples over time from the first end to the last; `done`: samples until each end."""
+    """Return samples / time from the first end to the last. `done`: cumulative samples at each end."""
     if ends[-1] <= ends[0]:
         return None
     parts = min(_PARTS, len(ends) - 1)
     edges = np.linspace(0, len(ends) - 1, parts + 1).astype(np.intp)
     seconds, samples = np.diff(ends[edges]), np.diff(done[edges])
-    if bool(np.any(seconds <= 0)):  # too short for its clock: no interval
+    if bool(np.any(seconds <= 0)):  # too short for the clock's resolution: no interval
         seconds, samples = ends[[-1]] - ends[[0]], done[[-1]] - done[[0]]
     return ratio_interval([float(n) for n in samples], [float(s) for s in seconds])
 
@@ -124,7 +124,7 @@ def _mean(values: _Floats) -> Estimate | None:
 
 
 def _rows_by_vm(steps: Columns) -> dict[str, NDArray[np.intp]]:
-    """VM: the indices of its rows, in the order of its steps."""
+    """Return by VM the indices of its rows, in the order of its steps."""
     rows: dict[str, list[int]] = {}
     for index, vm in enumerate(steps["vm"]):
         rows.setdefault(vm, []).append(index)

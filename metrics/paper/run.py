@@ -1,4 +1,4 @@
-"""A run's dollars on the study's assumptions (`metrics.paper.basis`), from its records."""
+"""Cost of a run under the paper's assumptions (`metrics.paper.basis`), from its records."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ from metrics.paper.basis import (
 from metrics.records import VmRecord
 from metrics.run import RunNumbers
 
-_STORE = "b2"  # Backblaze B2, the study's store
+_STORE = "b2"  # Backblaze B2, the paper's store
 
 
 @dataclass(frozen=True)
 class PublishedRun:
-    """One run on the study's basis. `hours` are those of the VMs' logs; None: unknown, `unknown` says why."""
+    """One run under the paper's assumptions. None: unknown, and `unknown` says why."""
 
     vms: Mapping[str, PublishedCost]
-    hours: Mapping[str, Decimal]
+    hours: Mapping[str, Decimal]  # of each VM's log
     peers: int
-    egress_gb_per_h: Decimal | None  # of a VM, the study's "GB"
+    egress_gb_per_h: Decimal | None  # per VM, the paper's "GB"
     loading_gb_per_h: Decimal | None
-    split: Mapping[str, Fraction]  # of the egress, by kind; mean over the VMs
+    split: Mapping[str, Fraction]  # shares of the egress by kind, mean over the VMs
     sps: float | None
     unknown: tuple[str, ...]
 
     def usd(self, kind: str | None = None) -> Decimal | None:
-        """Dollars of the logs' hours: of a field of PublishedCost, or of all."""
+        """Return the dollars of all hours, for one kind (a field of PublishedCost) or in total."""
         total = Decimal(0)
         for vm, cost in self.vms.items():
             per_h = cost.usd_per_h if kind is None else getattr(cost, kind)
@@ -51,13 +51,13 @@ class PublishedRun:
         return total
 
     def usd_per_vm_h(self, kind: str | None = None) -> Decimal | None:
-        """$ an hour of a VM (of one kind), mean over the VMs; None: unknown, or no VM."""
+        """Return $ per VM hour, for one kind or in total, mean over the VMs. None: unknown, or no VM."""
         each = [cost.usd_per_h if kind is None else getattr(cost, kind) for cost in self.vms.values()]
         known = [usd for usd in each if usd is not None]
         return sum(known, Decimal(0)) / len(known) if known and len(known) == len(each) else None
 
     def usd_per_1m(self, loading: bool = True) -> Decimal | None:
-        """$ per 1M samples of `peers` such VMs at `sps`; without `loading` as in the study's Figures 1 and 15."""
+        """Return $ per 1M samples of `peers` such VMs at `sps`. The paper's Figures 1 and 15 are without `loading`."""
         per_h, read = self.usd_per_vm_h(), self.usd_per_vm_h("loading")
         if not loading:
             per_h = None if per_h is None or read is None else per_h - read
@@ -65,11 +65,11 @@ class PublishedRun:
 
 
 def published_run(run: RunNumbers, book: PriceBook, sps: float | None, peers: int) -> PublishedRun:
-    """The whole run at a book's prices (the study's: `study-2023-04`).
+    """Return the cost of the whole run at a book's prices (the paper's: `study-2023-04`).
 
-    `sps`: by phase timers for one GPU alone, the mean of the epochs' rates for a swarm; `peers`: how many VMs
-    trained at a time. An imported run's rates are its network cards', as logged; a run of our own has no such
-    counter, so they are its egress records and data read over its VMs' seconds, at study scale.
+    `sps`: by phase timers for a single GPU, the mean of the epochs' rates for a swarm. `peers`: number of VMs that trained
+    at a time. Bytes of an imported run are those of its network cards, as logged. Our own runs have no such counter: their
+    bytes are the egress records and the data read, at full scale, over the VMs' seconds.
     """
     rows = [row for row in run.vms if row.slot != CONTROLLER]
     unknown: list[str] = []
@@ -79,11 +79,11 @@ def published_run(run: RunNumbers, book: PriceBook, sps: float | None, peers: in
     loading = gb_per_h(read, total_s) if total_s > 0 and read is not None else None
     places = list({row.slot: row.location for row in sorted(rows, key=lambda r: r.generation)}.values())
     if len(places) == 1 and peers > 1:
-        places.append("")  # a peer of which nothing is known
+        places.append("")  # a peer without any information
     if egress is None and len(places) > 1:
-        unknown.append("nobody counted what the VMs sent")
+        unknown.append("the bytes that the VMs sent were not counted")
     if loading is None:
-        unknown.append("nobody counted what the VMs read")
+        unknown.append("the bytes that the VMs read were not counted")
     store = run.terms.store_location or _STORE
     costs: dict[str, PublishedCost] = {}
     shares: dict[str, Fraction] = dict.fromkeys(EGRESS_KINDS, Fraction(0))
@@ -103,7 +103,7 @@ def published_run(run: RunNumbers, book: PriceBook, sps: float | None, peers: in
         per_gb = reading.tiers[0].usd if reading else None
         costs[row.vm] = vm_usd_per_h(price, egress, found.shares, loading, per_gb)
     if sps is None:
-        unknown.append("the rate is not known")
+        unknown.append("the rate is unknown")
     return PublishedRun(
         vms=costs,
         hours={row.vm: seconds.get(row.vm, _recorded_s(row)) / 3600 for row in rows},
@@ -118,10 +118,10 @@ def published_run(run: RunNumbers, book: PriceBook, sps: float | None, peers: in
 
 @dataclass(frozen=True)
 class _Ways:
-    """Where a VM's bytes go: (kind, share, $ a "GB"), and why a price is unknown."""
+    """Destinations of a VM's bytes, and why prices are unknown."""
 
-    shares: tuple[tuple[str, Fraction, Decimal | None], ...]
-    split: Mapping[str, Fraction]  # without what goes to an unknown place
+    shares: tuple[tuple[str, Fraction, Decimal | None], ...]  # (kind, share, $ per "GB")
+    split: Mapping[str, Fraction]  # without traffic to unknown locations
     unknown: tuple[str, ...]
 
 
@@ -135,14 +135,14 @@ def _ways(book: PriceBook, places: list[str], own: str) -> _Ways:
             unknown.append(f"unknown place: {src or 'a peer'} to {dst or 'a peer'}")
         elif price is None:
             unknown.append(f"no price in {book.name} for bytes from {src} to {dst}")
-        # What goes to an unknown place has no price, so that it matters little what it is counted as.
+        # Traffic to an unknown location has no price, so its kind does not matter.
         shares.append((kind or "between", Fraction(count, len(shared)), price))
     known = {kind: share for kind, share in split(shared).items() if kind is not None}
     return _Ways(tuple(shares), known, tuple(unknown))
 
 
 def _counted(run: RunNumbers, rows: list[VmRecord]) -> tuple[dict[str, Decimal], int | None, int | None]:
-    """Seconds by VM, bytes sent, bytes read beyond what averaging brought; None: not counted."""
+    """Return seconds by VM, bytes sent, and bytes read in addition to averaging. None: not counted."""
     nic = run.meta.logs.nic
     if nic is not None:
         seconds = {vm: Decimal(repr(float(row["seconds"]))) for vm, row in nic.items()}
@@ -164,7 +164,7 @@ def _counted(run: RunNumbers, rows: list[VmRecord]) -> tuple[dict[str, Decimal],
 
 
 def _recorded_s(row: VmRecord) -> Decimal:
-    """A VM's seconds by its record, where its log has no counters."""
+    """Return a VM's seconds from its record, for a log without counters."""
     return Decimal(
         repr(max(0.0, (row.requested_s if row.ended_s is None else row.ended_s) - row.requested_s))
     )
@@ -176,8 +176,10 @@ def _whole(parts: list[float | None]) -> int | None:
 
 
 def _vm_usd_per_h(book: PriceBook, row: VmRecord) -> Decimal | None:
-    """The spot price; what has none (LambdaLabs) is rented on demand. A VM whose region nobody knows costs what
-    the book was found to say of it when it was imported."""
+    """Return the spot price, or the on-demand price if there is none (LambdaLabs).
+
+    A VM of unknown region costs what the importer found in the book.
+    """
     price = book.vm(row.location, row.accelerator, use_spot=True)
     price = price or book.vm(row.location, row.accelerator, use_spot=False)
     if price is None and row.price_source == book.name:

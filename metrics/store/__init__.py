@@ -1,1 +1,1 @@
-"""Run store: one SQLite file per run, and its schema."""
+"""The run store: one SQLite file per run, and its schema."""

@@ -1,8 +1,8 @@
-"""The run store: one SQLite file a run (`run.db`), one writer with a fencing token, any number of readers.
+"""The run store: one SQLite file per run (`run.db`), with one writer and any number of readers.
 
-The writer is the run's controller. Two things keep a second one out: a lock on `run.lock` (let go by the
-kernel when the holder dies, however it dies) and a token in the file that each new writer raises and every
-transaction compares, so that a writer that lost its lock and does not know it can write nothing.
+The writer is the run's controller. Two mechanisms exclude a second one: a lock on `run.lock`, which the kernel releases
+when its holder dies, and a fencing token in the database. Each new writer increments the token and every transaction
+checks it, so a writer that lost its lock without noticing cannot write.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ __all__ = [
 
 # StoreError
 # ├── FencedError       another controller holds the run (exit 6)
-# ├── SchemaError       the run folder is none that this orch can use
-# │   └── NewerError    a newer orch wrote it
-# └── DiskFullError     the state folder has no room left
+# ├── SchemaError       this version of orch cannot use the run folder
+# │   └── NewerError    a newer version of orch wrote it
+# └── DiskFullError     no space left in the state folder
 class StoreError(Exception):
     """The run's records cannot be read or written."""
 
@@ -61,30 +61,30 @@ class FencedError(StoreError):
 
 
 class SchemaError(StoreError):
-    """The run folder's schema is not one this orch can use."""
+    """This version of orch cannot use the schema of the run folder."""
 
 
 class NewerError(SchemaError):
-    """A newer orch wrote the run's database."""
+    """A newer version of orch wrote the run's database."""
 
 
 class DiskFullError(StoreError):
-    """No room left where the run folder lies."""
+    """No space left on the disk of the run folder."""
 
 
-_ROOM_BYTES = 1_000_000  # with less an I/O error is taken for a full disk
+_FREE_BYTES = 1_000_000  # with less free space, an I/O error is reported as a full disk
 
 
 def _json_default(value: object) -> object:
     if isinstance(value, Decimal):
         return str(value)
-    raise TypeError(f"{type(value).__name__} is not JSON")
+    raise TypeError(f"{type(value).__name__} is not JSON serializable")
 
 
 class RunStore:
-    """Records, journal and meta of one run. Make one with `open_writer` or `open_reader`; close it.
+    """Records, journal and meta of one run. Open it with `open_writer` or `open_reader`, and close it.
 
-    Safe to use from several threads of one process. Every method raises `StoreError`.
+    Thread-safe. Every method raises `StoreError`.
     """
 
     def __init__(
@@ -106,16 +106,16 @@ class RunStore:
 
     @classmethod
     def open_writer(cls, path: Path) -> RunStore:
-        """Open (making it when missing) for writing, migrate, raise the fencing token.
+        """Open for writing: create the file if it is missing, migrate it and increment the fencing token.
 
-        Raises FencedError while another live process (or another writer of this one) holds the run,
-        SchemaError when a newer orch wrote it, DiskFullError without room.
+        Raises FencedError while another process, or another writer in this one, holds the run; NewerError if a
+        newer version of orch wrote it; DiskFullError without free space.
         """
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             lock_fd = os.open(path.with_name("run.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise StoreError(f"{path.parent}: cannot write the run folder: {error.strerror}") from error
+            raise StoreError(f"{path.parent}: cannot write to the run folder: {error.strerror}") from error
         try:
             fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -144,9 +144,9 @@ class RunStore:
 
     @classmethod
     def open_reader(cls, path: Path) -> RunStore:
-        """Open for reading, beside a writer or without one. Raises StoreError when there is no such run."""
+        """Open for reading, with or without a writer at the same time. Raises StoreError if there is no such run."""
         if not path.exists():
-            raise StoreError(f"{path}: there is no such run; `orch ls` lists the runs")
+            raise StoreError(f"{path}: no such run; `orch ls` lists the runs")
         with translated(path):
             connection = sqlite3.connect(
                 f"{path.absolute().as_uri()}?mode=ro",
@@ -166,7 +166,7 @@ class RunStore:
         return cls(path, connection, None, None, version)
 
     def close(self) -> None:
-        """Close the file and, for a writer, let the lock go."""
+        """Close the file and, for a writer, release the lock."""
         with self._mutex:
             self._connection.close()
             if self._lock_fd is not None:
@@ -183,12 +183,12 @@ class RunStore:
 
     @contextmanager
     def transaction(self) -> Generator[None, None, None]:
-        """All writes inside are one commit (on the disk when the block ends) or none. May be nested.
+        """Commit all writes of the block together, or none. They are on disk when the block ends. May be nested.
 
-        Raises FencedError when a newer writer has opened the run since.
+        Raises FencedError if a newer writer has opened the run.
         """
         if self._token is None:
-            raise StoreError(f"{self.path}: opened for reading only")
+            raise StoreError(f"{self.path}: opened read-only")
         with self._mutex:
             if self._depth > 0:
                 self._depth += 1
@@ -204,12 +204,12 @@ class RunStore:
                     newest = int(self._connection.execute("SELECT token FROM writer").fetchone()[0])
                     if newest != self._token:
                         raise FencedError(
-                            f"{self.path.parent.name}: a newer controller has taken this run over"
+                            f"{self.path.parent.name}: a newer controller has taken over this run"
                         )
                     yield
                     self._connection.execute("COMMIT")
                 except BaseException:
-                    # After some errors (disk full) SQLite has rolled back by itself: nothing to undo.
+                    # After some errors (disk full) SQLite has already rolled back.
                     with suppress(sqlite3.OperationalError):
                         self._connection.execute("ROLLBACK")
                     raise
@@ -217,23 +217,23 @@ class RunStore:
                     self._depth = 0
 
     def append(self, table: str, rows: Iterable[Any]) -> int:
-        """Append records to a table of `metrics.records.TABLES`; rows already there are ignored.
+        """Append records to a table of `metrics.records.TABLES` and return how many were new.
 
-        Returns how many were new. In `events` a doubled `seq` is a StoreError instead.
+        Rows that exist already are ignored. In `events` a duplicate `seq` raises StoreError instead.
         """
         names = [name for name, _, _ in columns_of(table)]
         return self._insert(table, [tuple(to_sql(getattr(row, name)) for name in names) for row in rows])
 
     def append_columns(self, table: str, columns: Mapping[str, Sequence[Any]]) -> int:
-        """The same from whole columns, for many rows: every column of the table, all of one length.
+        """Append rows given as whole columns of equal length, for many rows at once. Returns how many were new.
 
-        One that a later schema brought may be left out: unknown.
+        Every column of the table's first schema is required. Columns added later may be left out (unknown).
         """
         names = [name for name, _, _ in columns_of(table)]
         first = {name for name, _, _ in columns_of(table, SINCE.get(table, 1))}
         missing = [name for name in names if name not in columns and name in first]
         if missing:
-            raise StoreError(f"{self.path}: rows of {table} without {', '.join(missing)}")
+            raise StoreError(f"{self.path}: missing columns for table {table}: {', '.join(missing)}")
         unknown = [None] * max(map(len, columns.values()), default=0)
         return self._insert(table, list(zip(*(columns.get(name, unknown) for name in names), strict=True)))
 
@@ -249,7 +249,7 @@ class RunStore:
             return self._connection.total_changes - before
 
     def upsert_vm(self, row: VmRecord) -> None:
-        """Insert a VM's row or replace the one of the same name."""
+        """Insert a VM's row, or replace the row with the same name."""
         columns = [name for name, _, _ in columns_of("vms")]
         values = tuple(to_sql(getattr(row, name)) for name in columns)
         updates = ", ".join(f"{name} = excluded.{name}" for name in columns if name != "vm")
@@ -261,10 +261,10 @@ class RunStore:
             )
 
     def records(self, table: str, after: int | None = None) -> list[Any]:
-        """All rows of a table as its record type, in the order written (`events`: seq > `after` only)."""
+        """Return all rows of a table as records, in the order written (`events`: only seq > `after`)."""
         if SINCE.get(table, 1) > self._version:
             return []
-        columns = columns_of(table, self._version)  # newer ones have a default, and stand last
+        columns = columns_of(table, self._version)  # newer columns come last and have defaults
         record = TABLES[table]
         where = f" WHERE seq > {int(after)}" if after is not None and table == "events" else ""
         rows = self._query(f"SELECT {', '.join(c[0] for c in columns)} FROM {table}{where} ORDER BY rowid")
@@ -272,9 +272,9 @@ class RunStore:
         return [record(*(from_sql(k, v) for k, v in zip(kinds, row, strict=True))) for row in rows]
 
     def columns(self, table: str, only: Sequence[str] = ()) -> dict[str, list[Any]]:
-        """All rows of a table by column, in the order written: the fast way to read many.
+        """Return all rows of a table by column, in the order written. Faster than `records` for many rows.
 
-        `only`: these columns and no others.
+        `only`: the columns to read, default all.
         """
         known = [column for column in columns_of(table) if not only or column[0] in only]
         names = [name for name, _, _ in known]
@@ -292,7 +292,7 @@ class RunStore:
         }
 
     def frame(self, table: str) -> pd.DataFrame:
-        """The same as a DataFrame; missing numbers are NaN, Decimals stay Decimal objects."""
+        """Return a table as a DataFrame. Missing numbers are NaN, Decimals stay Decimal objects."""
         import pandas as pd  # pyright: ignore[reportMissingTypeStubs]
 
         columns = columns_of(table)
@@ -306,20 +306,20 @@ class RunStore:
         return frame.astype(casts)  # pyright: ignore[reportUnknownMemberType]
 
     def meta(self, key: str, default: Any = None) -> Any:
-        """The JSON value under one key of `RunMeta`, or `default`: for what a live controller writes again and again."""
+        """Return the value of one key of `RunMeta`, or `default`. Meant for keys that a running controller keeps updating."""
         rows = self._query("SELECT value FROM meta WHERE key = ?", (key,))
         return json.loads(rows[0][0]) if rows else default
 
     def run_meta(self) -> RunMeta:
-        """The whole of meta as a record, as it is now."""
+        """Return the current meta as a record."""
         return RunMeta.from_json(self.all_meta())
 
     def all_meta(self) -> dict[str, Any]:
-        """Every key of meta as it is stored, for exports."""
+        """Return all keys of meta as stored, for exports."""
         return {row[0]: json.loads(row[1]) for row in self._query("SELECT key, value FROM meta ORDER BY key")}
 
     def set_meta(self, key: str, value: Any) -> None:
-        """Set `key` to a JSON value (Decimals become strings)."""
+        """Set `key` to a JSON value. Decimals become strings."""
         with self.transaction():
             self._connection.execute(
                 "INSERT OR REPLACE INTO meta (key, value) VALUES (?, ?)",
@@ -327,12 +327,12 @@ class RunStore:
             )
 
     def tail_offset(self, name: str) -> int:
-        """How many bytes of the file called `name` are in the tables already."""
+        """Return how many bytes of the file `name` have been read into the tables."""
         rows = self._query("SELECT offset FROM tails WHERE name = ?", (name,))
         return int(rows[0][0]) if rows else 0
 
     def set_tail_offset(self, name: str, offset_bytes: int) -> None:
-        """Set it, in the same `transaction()` as the rows that were read up to there."""
+        """Set the tail offset. Use the same `transaction()` as for the rows read up to it."""
         with self.transaction():
             self._connection.execute(
                 "INSERT OR REPLACE INTO tails (name, offset) VALUES (?, ?)", (name, offset_bytes)
@@ -355,7 +355,7 @@ def _version(connection: sqlite3.Connection) -> int:
 def _schema_error(path: Path, version: int) -> SchemaError:
     if version > SCHEMA_VERSION:
         return NewerError(
-            f"{path}: written by a newer orch (schema {version}, this one knows {SCHEMA_VERSION}); "
+            f"{path}: written by a newer orch (schema {version}, this version supports {SCHEMA_VERSION}); "
             "upgrade orch: `git pull` in its clone, then `pip install -e .`"
         )
     return SchemaError(f"{path}: holds no run yet; `orch ls` lists the runs")
@@ -370,26 +370,26 @@ def _migrate(path: Path, connection: sqlite3.Connection) -> None:
     connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
 
-def _out_of_room(path: Path, code: int | None) -> bool:
-    """Whether an I/O error is a full disk's: SQLite says so only where it writes pages, not its index of them."""
+def _out_of_space(path: Path, code: int | None) -> bool:
+    """Whether an I/O error is due to a full disk. SQLite reports that only for pages, not for its WAL index."""
     if code is None or code & 0xFF != sqlite3.SQLITE_IOERR:
         return False
     try:
-        return shutil.disk_usage(path.parent).free < _ROOM_BYTES
+        return shutil.disk_usage(path.parent).free < _FREE_BYTES
     except OSError:
         return False
 
 
 @contextmanager
 def translated(path: Path) -> Generator[None, None, None]:
-    """SQLite's errors as ours, one sentence each."""
+    """Convert SQLite's errors to StoreErrors."""
     try:
         yield
     except sqlite3.Error as error:
         code = getattr(error, "sqlite_errorcode", None)
-        if code == sqlite3.SQLITE_FULL or _out_of_room(path, code):
+        if code == sqlite3.SQLITE_FULL or _out_of_space(path, code):
             raise DiskFullError(
-                f"{path}: no room left on the disk; free some there, then `orch attach {path.parent.name}`"
+                f"{path}: no space left on the disk; free some space, then run `orch attach {path.parent.name}`"
             ) from error
         if code == sqlite3.SQLITE_NOTADB:
             raise SchemaError(f"{path}: is not a run's database; `orch ls` lists the runs") from error

@@ -1,4 +1,4 @@
-"""The run store's schema: tables made from the record types, keys, migrations, values to SQL and back."""
+"""Schema of the run store: tables derived from the record types, keys, migrations and value conversion."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from metrics.records import TABLES
 
-# What makes a row the same row: a second one is ignored (the monitor may say a thing twice).
+# Primary keys. A second row with the same key is ignored, because the monitor may report something twice.
 KEYS: dict[str, tuple[str, ...]] = {
     "events": ("seq",),
     "vms": ("vm",),
@@ -24,18 +24,21 @@ KEYS: dict[str, tuple[str, ...]] = {
     "swarm_epochs": ("epoch",),
     "joins": ("vm",),
 }
-# The schema that brought a table, where it is not the first: in an older file it is empty.
+# Schema version that introduced a table, if not the first. In older files the table reads as empty.
 SINCE = {"swarm_epochs": 2, "joins": 3}
-# The same of a column: in an older file it is None.
+# The same for columns. In older files the column reads as None.
 _COLUMN_SINCE = {("egress", "model_bytes"): 4, ("joins", "donor"): 5, ("joins", "resumed"): 5}
-# A doubled journal entry is a fault of ours, never something to ignore.
+# Tables in which a duplicate key is an error: a duplicate journal entry is a bug.
 STRICT = {"events"}
 _SQL_TYPES: dict[type, str] = {int: "INTEGER", bool: "INTEGER", float: "REAL", str: "TEXT", Decimal: "TEXT"}
 
 
 @cache
 def columns_of(table: str, version: int | None = None) -> tuple[tuple[str, type, bool], ...]:
-    """(name, Python type, may be None) of each column, in the record's order; `version`: those of that schema."""
+    """Return (name, Python type, optional) of each column, in the record's order.
+
+    `version`: only the columns that this schema version has.
+    """
     record = TABLES[table]
     hints = get_type_hints(record)
     columns: list[tuple[str, type, bool]] = []
@@ -58,7 +61,7 @@ def _create_sql(table: str, version: int) -> str:
 
 
 def _migrate_1(connection: sqlite3.Connection) -> None:
-    """The first schema: the record tables, meta, tail offsets, the writer's token."""
+    """Create the first schema: record tables, meta, tail offsets and the writer's token."""
     for table in (t for t in TABLES if t not in SINCE):
         connection.execute(_create_sql(table, 1))
     connection.execute("CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL)")
@@ -68,27 +71,27 @@ def _migrate_1(connection: sqlite3.Connection) -> None:
 
 
 def _migrate_2(connection: sqlite3.Connection) -> None:
-    """What a watcher of the whole swarm logged (imported runs)."""
+    """Add the epochs of the whole swarm that a monitor logged (imported runs)."""
     connection.execute(_create_sql("swarm_epochs", 2))
 
 
 def _migrate_3(connection: sqlite3.Connection) -> None:
-    """What it cost a VM's peer to join."""
+    """Add the joins of peers."""
     connection.execute(_create_sql("joins", 3))
 
 
 def _migrate_4(connection: sqlite3.Connection) -> None:
-    """What a peer's program says that it handed over, beside what the kernel sent."""
+    """Add the payload of the model that a peer's program counted, next to the bytes that the kernel sent."""
     connection.execute("ALTER TABLE egress ADD COLUMN model_bytes INTEGER")
 
 
 def _migrate_5(connection: sqlite3.Connection) -> None:
-    """Who gave a joiner its state, and how often that download was cut."""
+    """Add the donor of a joiner's state and how often the download was resumed."""
     connection.execute("ALTER TABLE joins ADD COLUMN donor TEXT")
     connection.execute("ALTER TABLE joins ADD COLUMN resumed INTEGER")
 
 
-# Append only: number n turns schema n - 1 into schema n.
+# Append only: migration n converts schema n - 1 to schema n.
 MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (
     _migrate_1,
     _migrate_2,
@@ -100,12 +103,12 @@ SCHEMA_VERSION = len(MIGRATIONS)
 
 
 def to_sql(value: object) -> object:
-    """A record's value as SQLite keeps it: Decimals as text."""
+    """Convert a record's value for SQLite: Decimals to text."""
     return str(value) if isinstance(value, Decimal) else value
 
 
 def from_sql(kind: type, value: Any) -> Any:
-    """And back."""
+    """Convert a value from SQLite to a field's type."""
     if value is None:
         return None
     return kind(value)

@@ -7,18 +7,18 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from cloud.sky.skypilot.catalog_files import catalog_folder, read_catalog
-from cloud.vendors import RENTED
+from cloud.vendors import RENTABLE
 from orchestrator.checks.credentials import cloud_access
 from orchestrator.checks.findings import Finding
 from orchestrator.errors import UsageError
-from orchestrator.home import kept_owner
+from orchestrator.home import stored_owner
 
 _OLD_DAYS = 14
 
 
 def credentials(environ: Mapping[str, str], wanted: bool) -> list[Finding]:
     """One finding per cloud. `wanted`: a run on rented VMs is requested, so at least one cloud must be usable."""
-    accesses = [cloud_access(vendor, environ) for vendor in RENTED.values()]
+    accesses = [cloud_access(vendor, environ) for vendor in RENTABLE.values()]
     none = wanted and all(access.lacks for access in accesses)
     found: list[Finding] = []
     for access in accesses:
@@ -38,7 +38,7 @@ def credentials(environ: Mapping[str, str], wanted: bool) -> list[Finding]:
 def owner(home: Path) -> Finding:
     """The owner name of VMs rented from here, which `orch reap` needs on another machine."""
     try:
-        kept = kept_owner(home)
+        kept = stored_owner(home)
     except (UsageError, OSError) as error:
         return Finding("owner", "missing", str(error), "`orch launch --on sky` needs a valid owner name")
     return Finding(
@@ -50,7 +50,7 @@ def catalogs(environ: Mapping[str, str]) -> list[Finding]:
     """Age of the catalogs whose prices a plan would use."""
     folder = catalog_folder(environ)
     found: list[Finding] = []
-    for cloud in RENTED:
+    for cloud in RENTABLE:
         name, read = f"catalog {cloud}", read_catalog(folder, cloud)
         if isinstance(read, str):
             found.append(

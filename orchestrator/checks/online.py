@@ -15,7 +15,7 @@ import urllib.request
 from collections.abc import Sequence
 from email.utils import parsedate_to_datetime
 
-from cloud.vendors import RENTED
+from cloud.vendors import RENTABLE
 from orchestrator.checks.findings import Finding
 
 _TIMEOUT_S = 10.0
@@ -89,7 +89,7 @@ def _unanswered(cloud: str, why: str) -> Finding:
 
 def clock(cloud: str) -> Finding:
     """Compare this machine's clock with the date in a response of the cloud."""
-    vendor = RENTED[cloud]
+    vendor = RENTABLE[cloud]
     url = os.environ.get(vendor.api_url_variable) or vendor.api_url
     name = f"clock {cloud}"
     began_s = time.time()

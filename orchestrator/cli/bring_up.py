@@ -11,7 +11,7 @@ from orchestrator.cli.follow import take_down
 from orchestrator.cli.render.terminal import say
 from orchestrator.cli.render.words import owner_words
 from orchestrator.controller import client
-from orchestrator.home import kept_owner
+from orchestrator.home import stored_owner
 from orchestrator.launch.plan_run import RunPlan
 from orchestrator.launch.prepare import prepare
 
@@ -28,7 +28,7 @@ def start_run(run_id: str, home: Path, on: str) -> client.RunConnection:
     """Start a run created by `make_run`. Raises the errors of `client.launch`; on Ctrl-C the run is torn down first."""
     try:
         if TARGETS[on].rents:
-            say(owner_words(kept_owner(home)))
+            say(owner_words(stored_owner(home)))
         return client.launch(run_id, home)
     except KeyboardInterrupt:
         say(f"interrupted while starting; tearing down {run_id}")

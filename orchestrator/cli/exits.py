@@ -63,7 +63,7 @@ def verdict(error: BaseException) -> Verdict:
             return Verdict(code, _sentence(error), located=kind.__name__ == "SpecError")
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         where = error.filename or "the state folder, the temporary folder or the output"
-        return Verdict(FAILED, f"{where}: no room left on the disk; free some space, then try again")
+        return Verdict(FAILED, f"{where}: no space left on the disk; free some space, then try again")
     if isinstance(error, PermissionError) and error.filename:
         return Verdict(
             WRONG, f"{error.filename}: permission denied; set ORCH_HOME to a folder you can write to"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from importlib.metadata import version
 from random import SystemRandom
@@ -19,6 +19,11 @@ from orchestrator.home import new_run_id
 from orchestrator.launch.plan_run import RunPlan, host_cores, plan_run
 
 _RUN_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
+
+
+def today() -> date:
+    """The day on which prices are compared with their dates (UTC)."""
+    return datetime.now(UTC).date()
 
 
 def plan_for(
@@ -37,6 +42,7 @@ def plan_for(
         approved=approved,
         check_prices=check_prices,
         notes=() if TARGETS[on].rents else assumed_paths(spec),
+        today=today(),
     )
 
 

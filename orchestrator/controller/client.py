@@ -47,7 +47,7 @@ from orchestrator.errors import (
     TeardownError,
     UsageError,
 )
-from orchestrator.home import kept_owner, list_remains, run_folder
+from orchestrator.home import list_remains, run_folder, stored_owner
 from orchestrator.launch.keys import forget_keys
 from orchestrator.launch.prepare import LOCAL, start_cloud, write_environment
 from orchestrator.launch.start_lock import is_starting, start_lock
@@ -163,9 +163,11 @@ def snapshot(run_id: str, home: Path) -> dict[str, Any]:
     `{"run_id", "experiment" (name), "status", "error", "target", "emulated", "scales", "host_contended"
     (None: unknown), "started_s", "ended_s", "at_s", "elapsed_s", "controller" ("alive"|"none"),
     "peers": [{"slot", "vm", "generation", "state", "phase", "location", "accelerator", "use_spot",
-    "usd_per_h", "epoch", "samples", "sps", "preemptions", "cause", "since_s",
+    "usd_per_h", "epoch" (in progress, from 1), "samples", "sps" (while calculating, raw; the three are None
+    without a VM that reported), "preemptions", "cause", "since_s",
     "clock_skew_s" (how far its VM's clock is ahead of this machine's; None: not measured)}], "epoch": {"current",
-    "last", "completed", "warmup", "measured", "samples", "target", "sps", "eta_s"}, "granularity":
+    "last", "completed", "warmup", "measured", "samples", "target", "sps" (sum of the peers' rates, None while none
+    trains), "eta_s"}, "throughput_sps" (of the measured epochs, by wall clock and at full scale), "granularity":
     float|None, "cost": {"spent_usd", "usd_per_h", "budget_usd", "estimated_usd"} (strings or None, at full scale), "paused_s",
     "dropped_rounds", "events": [{"at_s", "slot", "text"}] (last 20), "warnings": [str], "metrics_url" (for
     Prometheus; None: not served)}`. Raises StoreError.
@@ -289,7 +291,7 @@ def reap(home: Path, everything: bool = False, on: str = "", owner: str = "") ->
         if found:
             left[run_id] = found
     known = set(runs) - alive
-    own = kept_owner(home, {})
+    own = stored_owner(home, {})
     for name, may_end_all in searched.items():
         remaining, others = reap_clouds(home, name, known, alive, everything and may_end_all)
         # VMs with this home's own label were rented from here, even if their run's folder has been removed.

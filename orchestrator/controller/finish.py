@@ -15,7 +15,7 @@ from cloud.provider import ProviderError
 from experiments.catalog import step_time
 from experiments.parse.load import from_document
 from experiments.schema.errors import SpecError
-from metrics.epochs.restarts import last_life
+from metrics.epochs.restarts import records_since_restart
 from metrics.epochs.throughput import measured, swarm_epochs
 from metrics.host_load import PaceSecond, host_trust, pace_of, spans_of, stretched_share
 from metrics.records import EgressRecord, StepRecord, VmRecord
@@ -90,7 +90,7 @@ def host_report(store: RunStore, cloud: Path, switch: dict[str, Any]) -> dict[st
     meta, epochs, vms = store.run_meta(), store.records("epochs"), store.records("vms")
     raw = swarm_epochs(epochs, meta.warmup_epochs, vms=vms)
     chosen = [epoch.epoch for epoch in measured(raw)]
-    stretched = stretched_share(last_life(epochs, vms), chosen, _expected_step_s(meta, vms))
+    stretched = stretched_share(records_since_restart(epochs, vms), chosen, _expected_step_s(meta, vms))
     return host_trust(switch, _pace(cloud / "pace.csv"), spans_of(raw), stretched)
 
 

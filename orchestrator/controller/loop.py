@@ -59,7 +59,7 @@ class Shells:
         if self._stop_wanted is None and (cause := self._asked_to_stop(self._folder)):
             self.stop("stopped", cause)
         if is_disk_full(broken) and self._free_reserve(self._folder):
-            self.stop("failed", f"no room left on the disk of {self._folder}")
+            self.stop("failed", f"no space left on the disk of {self._folder}")
         if broken is not None:
             self.shell = self._make()
             if self._stop_wanted is not None:

@@ -10,10 +10,10 @@ from pathlib import Path
 from cloud.provider import Owned, Provider, ProviderError
 from cloud.sky.aws import account as aws
 from cloud.targets import TARGETS
-from cloud.vendors import AWS, RENTED
+from cloud.vendors import AWS, RENTABLE
 from orchestrator.controller.actor import make_provider
 from orchestrator.errors import UsageError
-from orchestrator.home import checked_owner, kept_owner, owners, run_folder
+from orchestrator.home import checked_owner, owners, run_folder, stored_owner
 from orchestrator.launch.rented import SKY
 
 _PAUSE_S = 5.0  # between the two confirming listings
@@ -30,7 +30,7 @@ class Reach:
     @property
     def asks_a_cloud(self) -> bool:
         """Whether any cloud is queried itself. SkyPilot's list only contains what this machine launched."""
-        return any(cloud in RENTED for cloud in self.looked_at)
+        return any(cloud in RENTABLE for cloud in self.looked_at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +49,8 @@ class Reaped:
 def reach() -> Reach:
     """The reach of this machine with its present credentials."""
     asked = (AWS.name,) if aws.has_credentials() else ()
-    why = {c: "no credentials here" if c == AWS.name else "orch cannot query it directly" for c in RENTED}
-    return Reach(("SkyPilot's list on this machine", *asked), {c: why[c] for c in RENTED if c not in asked})
+    why = {c: "no credentials here" if c == AWS.name else "orch cannot query it directly" for c in RENTABLE}
+    return Reach(("SkyPilot's list on this machine", *asked), {c: why[c] for c in RENTABLE if c not in asked})
 
 
 def owners_to_ask_for(home: Path, launched: Iterable[str], on: str, owner: str) -> dict[str, bool]:
@@ -66,7 +66,7 @@ def owners_to_ask_for(home: Path, launched: Iterable[str], on: str, owner: str) 
     others = set(launched) | owners(home)
     if not (on or others):
         return {}
-    chosen = chosen or kept_owner(home)
+    chosen = chosen or stored_owner(home)
     if not (chosen or others):
         raise UsageError(
             f"{home}: nothing was rented from here yet, so the owner to search for is unknown; add `--owner NAME`, "

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from cloud.provider import LaunchRequest, LostError, Observed
-from cloud.vm_report import notice_of, printable
+from cloud.vm_report import parse_notice, printable
 from metrics.store.database import RunStore
 from orchestrator.controller.calls import Call, Calls, Done, refusal_of
 from orchestrator.controller.finish import close_provider, close_run
@@ -328,7 +328,7 @@ def _observed(o: Observed, now_s: float) -> ev.Observed:
     status = o.status
     own = printable(str(status.get("error") or ""))  # more specific than "it ended with exit code 1"
     failed = status.get("phase") == "failed"
-    noticed_s = notice_of(status.get("notice_at_s"), now_s) if o.notice_at_s is None else o.notice_at_s
+    noticed_s = parse_notice(status.get("notice_at_s"), now_s) if o.notice_at_s is None else o.notice_at_s
     return ev.Observed(
         now_s=now_s,
         vm=o.vm,

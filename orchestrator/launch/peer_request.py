@@ -14,7 +14,7 @@ from cloud.local.host.vms import NOTICE_FILE, vm_folder
 from cloud.provider import LaunchRequest, Offer
 from cloud.sky.vm.bootstrap import PEERS_VARIABLE
 from cloud.targets import target_of
-from cloud.vendors import AWS, RENTED
+from cloud.vendors import AWS, RENTABLE
 from experiments.averaging.methods import METHOD_KEYS
 from experiments.averaging.records import region_of
 from experiments.averaging.round_limits import averaging_timeout_s
@@ -81,7 +81,7 @@ class RunRequests:
                 **launch.config,
                 "announce_address": "env:ORCH_PUBLIC_ADDRESS",
                 "initial_peers": [f"env:{PEERS_VARIABLE}"],
-                "notice_url": cloud if place.use_spot and RENTED[cloud].notices else "",
+                "notice_url": cloud if place.use_spot and RENTABLE[cloud].notices else "",
                 "barrier_timeout_s": BARRIER_S,
             },
             labels=labels_of(self._meta, request.slot, time.time()),

@@ -9,21 +9,23 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from datetime import date
 from decimal import Decimal
 from typing import Any, NamedTuple
 
 from analysis.planning.plan import TOLERANCE, Quoter, book_quoter, plan_of
 from cloud.prices.book import PriceBook, load_for, newest
+from cloud.prices.missing import MissingPrice
 from cloud.targets import TARGETS, Target
 from experiments.catalog import models, step_time
 from experiments.emulation.scales import EmulationPlan, resolve_emulation
 from experiments.schema.errors import SpecError
 from experiments.schema.models import ExperimentSpec
 from orchestrator.core.state import RunSpec
-from orchestrator.errors import RefusedError, UsageError
+from orchestrator.errors import RefusedError, StalePlanError, UsageError
 from orchestrator.launch.rent_checks import obstacles
-from orchestrator.launch.rented import patient, planned_quoter, unscaled
-from orchestrator.launch.run_spec import check_money, run_spec
+from orchestrator.launch.rented import full_scale_emulation, patient, planned_quoter
+from orchestrator.launch.run_spec import check_money, how_to_add, run_spec
 from orchestrator.quotes import sky_quoter
 
 _CANNOT = "cannot be launched"  # start of a refusal's note
@@ -82,33 +84,36 @@ def plan_run(
     approved: Mapping[str, Any] | None = None,
     check_prices: Callable[[Quoter], None] | None = None,
     notes: Iterable[str] = (),
+    today: date | None = None,
 ) -> RunPlan:
     """Plan a run on this machine ("local") or on rented VMs ("sky") without network access.
 
     `approved`: document of an earlier plan, whose instance types and prices replace today's.
-    `check_prices` is called with today's quoter and may raise. `notes`: additional notes for the plan.
-    Raises SpecError, PriceBookError. Reasons against a launch are raised by `RunPlan.refuse`.
+    `check_prices` is called with today's quoter and may raise. `notes`: additional notes for the plan. `today`: for
+    the age of prices; None: unknown. Raises SpecError, PriceBookError, StalePlanError. Reasons against a launch are
+    raised by `RunPlan.refuse`.
     """
     rented = TARGETS[on].rents
-    book = load_for(spec.prices, rented=rented)
+    book = _book(spec, approved, rented=rented)
     scales = _scales(spec, cores, rented=rented)
-    today = sky_quoter(book, os.environ) if rented else book_quoter(book)
+    quoter = sky_quoter(book, os.environ) if rented else book_quoter(book)
     if check_prices is not None:
-        check_prices(today)
+        check_prices(quoter)
     shown = plan_of(
         spec,
         book,
         scales.emulation,
         on=on,
-        quote=today if approved is None else planned_quoter(approved),
+        quote=quoter if approved is None else planned_quoter(approved),
         price_tolerance=price_tolerance,
         notes=[*scales.notes, *notes],
+        today=today,
     ).as_dict()
-    core, refusal = _core(spec, shown, book, scales, rented=rented)
+    core, refusal = _core(spec, shown, book, scales, rented=rented, today=today)
     money = () if refusal is None or isinstance(refusal, SpecError) else (f"{_CANNOT}: {refusal}",)
     against = scales.obstacles if scales.error is None else (*scales.obstacles, str(scales.error))
     obstacles = (*money, *(f"{_CANNOT} on rented VMs as it is: {sentence}" for sentence in against))
-    dated = _outdated(book) if rented else []
+    dated = _outdated(book, spec.prices) if rented else []
     document = {**shown, "notes": [*obstacles, *dated, *shown["notes"]]}
     return RunPlan(spec, on, book, scales.emulation, document, core, refusal, obstacles, scales.obstacles)
 
@@ -116,9 +121,21 @@ def plan_run(
 def approved_plan(spec: ExperimentSpec, on: str, document: Mapping[str, Any], *, cores: int) -> RunPlan:
     """Restore the approved plan of this document, with its prices and ceilings. Raises as `plan_run`."""
     rented = TARGETS[on].rents
-    book, scales = load_for(spec.prices, rented=rented), _scales(spec, cores, rented=rented)
+    book, scales = _book(spec, document, rented=rented), _scales(spec, cores, rented=rented)
     core, refusal = _core(spec, document, book, scales, rented=rented)
     return RunPlan(spec, on, book, scales.emulation, document, core, refusal, (), scales.obstacles)
+
+
+def _book(spec: ExperimentSpec, approved: Mapping[str, Any] | None, *, rented: bool) -> PriceBook:
+    """Load the experiment's price book. Raises StalePlanError if it is not that of the approved plan."""
+    book = load_for(spec.prices, rented=rented)
+    planned = (approved or {}).get("price_book_sha256", book.sha256)
+    if book.sha256 != planned:
+        raise StalePlanError(
+            f"{spec.name}: the price book {book.name} has changed since the plan was made (sha256 {planned[:12]}, now "
+            f"{book.sha256[:12]}); restore it, or plan again"
+        )
+    return book
 
 
 class _Scales(NamedTuple):
@@ -139,7 +156,7 @@ def _scales(spec: ExperimentSpec, cores: int, *, rented: bool) -> _Scales:
         return _Scales(resolve_emulation(spec, cores))
     against = tuple(obstacles(spec))
     try:
-        expected = unscaled(spec, cores)
+        expected = full_scale_emulation(spec, cores)
     except SpecError as error:
         return _Scales(None, error, against, ("its duration is unknown",))
     if expected.study_epoch_s is None:
@@ -149,7 +166,13 @@ def _scales(spec: ExperimentSpec, cores: int, *, rented: bool) -> _Scales:
 
 
 def _core(
-    spec: ExperimentSpec, shown: Mapping[str, Any], book: PriceBook, scales: _Scales, *, rented: bool
+    spec: ExperimentSpec,
+    shown: Mapping[str, Any],
+    book: PriceBook,
+    scales: _Scales,
+    *,
+    rented: bool,
+    today: date | None = None,
 ) -> tuple[RunSpec | None, RefusedError | UsageError | SpecError | None]:
     """The core's specification, or the reason for a refusal.
 
@@ -157,7 +180,7 @@ def _core(
     """
     try:
         if rented:
-            _refuse_unknown_prices(spec, shown)
+            _refuse_unknown_prices(spec, shown, today)
         elif spec.emulation is not None and spec.emulation.network == "none":
             raise UsageError(
                 f"{spec.name}: emulation.network is 'none', but the emulated cloud needs a network; choose one, or use --on sky"
@@ -171,26 +194,32 @@ def _core(
             )
         else:  # the emulated cloud's prices are those of the book
             core = run_spec(spec, _UNNAMED, book, scales.emulation)
-        check_money(spec, core, book, rented=rented)
+        check_money(spec, core, book, rented=rented, today=today)
     except (RefusedError, UsageError, SpecError) as error:
         return None, error
     return core, None
 
 
-def _refuse_unknown_prices(spec: ExperimentSpec, shown: Mapping[str, Any]) -> None:
+def _refuse_unknown_prices(spec: ExperimentSpec, shown: Mapping[str, Any], today: date | None) -> None:
     """Refuse VMs of unknown price without a price ceiling. Raises RefusedError."""
     places = [place for peer in shown["peers"] for place in peer["places"]]
     unknown = sorted({p["location"] for p in places if p["ceiling_usd_per_h"] is None})
-    if unknown:
-        raise RefusedError(
-            f"{spec.name}: the price of a VM is unknown at {', '.join(unknown[:3])}; set 'max_usd_per_h' for the "
-            "place, or remove it"
-        )
+    if not unknown:
+        return
+    said = f"{spec.name}: the price of a VM is unknown at {', '.join(unknown[:3])}; set 'max_usd_per_h' for the place"
+    missing = [MissingPrice.of(columns) for columns in shown.get("missing_prices", ())]
+    if not any(price.product == "vm" for price in missing):
+        raise RefusedError(f"{said}, or remove it")
+    if spec.budget_usd is None:
+        missing = [price for price in missing if price.product == "vm"]
+    raise RefusedError(f"{said}, remove it, or {how_to_add(spec.prices, missing, today)}")
 
 
-def _outdated(book: PriceBook) -> list[str]:
-    """A note if real traffic is priced by a book that is not the newest."""
+def _outdated(book: PriceBook, prices: str) -> list[str]:
+    """A note if real traffic is priced by a book of orch that is not the newest."""
     latest = newest()
+    if prices.endswith(".csv"):  # the user's own rows
+        return []
     if not book.newest_date or not latest.newest_date or book.newest_date >= latest.newest_date:
         return []
     return [

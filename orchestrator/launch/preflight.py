@@ -13,7 +13,7 @@ from cloud.local.host.store import forward_target
 from cloud.local.options import LocalOptions
 from cloud.provider import CredentialsError
 from cloud.targets import TARGETS
-from cloud.vendors import RENTED
+from cloud.vendors import RENTABLE
 from experiments.schema.models import ExperimentSpec
 from experiments.schema.shards import shard_urls
 from experiments.wire.orders import MAX_PEERS
@@ -122,11 +122,11 @@ def _check_clouds(spec: ExperimentSpec) -> None:
         raise UsageError("SkyPilot is not installed; run `pip install -e '.[sky]'` in a clone of orch")
     clouds = {place.infra.partition("/")[0] for group in spec.peers for place in group.alternatives}
     for cloud in sorted(clouds):
-        if cloud not in RENTED:
+        if cloud not in RENTABLE:
             raise UsageError(
-                f"{spec.name}: VMs cannot be rented from '{cloud}', only from {', '.join(RENTED)}"
+                f"{spec.name}: VMs cannot be rented from '{cloud}', only from {', '.join(RENTABLE)}"
             )
-        access = cloud_access(RENTED[cloud], os.environ)
+        access = cloud_access(RENTABLE[cloud], os.environ)
         if access.lacks:
             raise CredentialsError(
                 f"{spec.name}: {cloud}: {access.lacks}; {access.next}, or remove its places; see `orch check --on sky`"

@@ -27,7 +27,7 @@ from experiments.emulation.windows import windows_of
 from experiments.parse.load import from_document, to_document
 from experiments.schema.models import ExperimentSpec
 from experiments.schema.slots import slots
-from experiments.study_file.basis import study_basis
+from experiments.study_file.basis import paper_basis
 from metrics.records import EventRecord
 from metrics.store.database import DiskFullError, RunStore
 from metrics.store.meta import (
@@ -99,7 +99,7 @@ def prepare(
     except (OSError, DiskFullError) as error:
         if isinstance(error, DiskFullError) or error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise DiskFullError(
-                f"{folder}: no room left on the disk; free some, or set ORCH_HOME to a folder on another disk"
+                f"{folder}: no space left on the disk; free some, or set ORCH_HOME to a folder on another disk"
             ) from error
         raise UsageError(
             f"{folder}: cannot write the run's folder ({error.strerror}); choose another place with ORCH_HOME"
@@ -131,7 +131,7 @@ def _meta(
 ) -> RunMeta:
     spec, book = planned.spec, planned.book
     model = models()[spec.model]
-    figures = study_basis(spec).published
+    figures = paper_basis(spec).published
     return RunMeta(
         run_id=run_id,
         experiment=to_document(spec),

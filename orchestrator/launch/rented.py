@@ -36,7 +36,7 @@ _DAY_S = 86_400.0
 _LIFE_AFTER_END_S = 900.0
 
 
-def unscaled(spec: ExperimentSpec, cores: int) -> EmulationPlan:
+def full_scale_emulation(spec: ExperimentSpec, cores: int) -> EmulationPlan:
     """The emulation plan for real VMs: all scales 1, and no emulated network.
 
     With `emulation`, a small network is padded to the model's size and step time (SpecError if that is

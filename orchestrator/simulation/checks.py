@@ -67,7 +67,7 @@ class Checks:
                 for location in [event.location] if event.location != "*" else self._prices:
                     if location in self._prices:
                         self._prices[location].append((world.now_s + event.at_s, event.value))
-        self.calm_looks = 0  # progress checks of slots without a fault
+        self.fault_free_checks = 0  # progress checks of slots without a fault
 
     def changed(self, change: str, vm: SimVm, at_s: float) -> None:
         """Check the creation or end of a VM."""
@@ -203,7 +203,7 @@ class Checks:
                 mine.calm_since_s = now_s
                 continue
             calm_s = now_s - max(mine.calm_since_s, self._disturbed_s)
-            self.calm_looks += calm_s > 0
+            self.fault_free_checks += calm_s > 0
             if calm_s > self._wait_s:
                 where = "has a VM that does not train" if slot.state in LIVE else "has no VM"
                 self.fail(

@@ -247,9 +247,9 @@ class SimRequests:
     def __init__(self, spec: RunSpec, last_epoch: int) -> None:
         self._spec, self.last_epoch = spec, last_epoch
 
-    def peer(self, wish: ev.RequestVm, place: Place) -> LaunchRequest:
+    def peer(self, request: ev.RequestVm, place: Place) -> LaunchRequest:
         """Request a slot's VM at a place."""
-        return _request(wish.vm, place, self._labels(wish.slot))
+        return _request(request.vm, place, self._labels(request.slot))
 
     def monitor(self, vm: str) -> LaunchRequest:
         """Request the monitor's VM, at the place of the first slot."""

@@ -62,7 +62,7 @@ class Outcome:
     rounds: int
     fired: dict[FaultClass, int]  # number of faults per class
     median_joining_s: float | None  # from request to training
-    calm_looks: int  # progress checks of slots without a fault
+    fault_free_checks: int  # progress checks of slots without a fault
     journal: tuple[EventRecord, ...]
 
 
@@ -376,7 +376,7 @@ class Simulation:
             rounds=self._rounds,
             fired=fired,
             median_joining_s=joining[len(joining) // 2] if joining else None,
-            calm_looks=self._checks.calm_looks,
+            fault_free_checks=self._checks.fault_free_checks,
             journal=tuple(journal),
         )
 

@@ -6,13 +6,16 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from decimal import Decimal
 
-from cloud.prices.book import load_for
+from analysis.planning.plan import Quoter
+from cloud.prices.book import PriceBook, load_for
+from cloud.prices.missing import missing_vms
 from cloud.sim import SimPlace
 from experiments.catalog import step_time
 from experiments.schema.models import ExperimentSpec
+from orchestrator.core.state import Place, RunSpec
 from orchestrator.errors import UsageError
-from orchestrator.launch.rented import patient, unscaled
-from orchestrator.launch.run_spec import check_money, run_spec
+from orchestrator.launch.rented import full_scale_emulation, patient
+from orchestrator.launch.run_spec import check_money, how_to_add, run_spec
 from orchestrator.quotes import sky_quoter
 from orchestrator.simulation.peers import PeerModel
 from orchestrator.simulation.scenario import FaultClass, Scenario, with_history
@@ -39,13 +42,13 @@ def of_experiment(
     """
     book = load_for(spec.prices, rented=True)
     quote = sky_quoter(book, environ)
-    run = patient(run_spec(spec, "sim", book, unscaled(spec, 1), rented=True, quote=quote))
+    run = patient(run_spec(spec, "sim", book, full_scale_emulation(spec, 1), rented=True, quote=quote))
     check_money(spec, run, book, rented=True)
     run = replace(run, egress_usd_per_h=Decimal(0))  # no traffic is simulated, so none is reserved for
     places: dict[str, SimPlace] = {}
     for place in (p for slot in run.slots for p in slot.places):
         if place.usd_per_h is None:
-            raise UsageError(f"{spec.name}: {place.location} cannot be simulated: {place.price_source}")
+            raise UsageError(_unpriced(spec, run, book, quote, place))
         known = places.get(place.location)
         usd = place.usd_per_h
         spot = usd if place.use_spot else (known.spot_usd_per_h if known else usd)
@@ -68,3 +71,11 @@ def of_experiment(
     )
     made = Scenario(seed, run, tuple(places.values()), model, days * 86400.0)
     return with_history(made, faults)
+
+
+def _unpriced(spec: ExperimentSpec, run: RunSpec, book: PriceBook, quote: Quoter, first: Place) -> str:
+    """Say why a place without a price cannot be simulated, and which rows of a price book would change that."""
+    said = f"{spec.name}: {first.location} cannot be simulated: {first.price_source}"
+    places = [place for slot in run.slots for place in slot.places if place.usd_per_h is None]
+    helped = [p for p in places if quote(p.location, p.accelerator, p.use_spot).row_helps]
+    return f"{said}; {how_to_add(spec.prices, missing_vms(book, helped), None)}" if helped else said

@@ -149,7 +149,7 @@ def test_other_book_reprices_without_changing_the_run(own):
     assert after["run"]["usd"]["egress"] == before["run"]["usd"]["egress"]
     assert (after["price_book"], after["price_book_sha256"]) == ("mine.csv", dearer.sha256)
     assert RunNumbers.of(own).terms.book.name == "study-2023-04"
-    with pytest.raises(ValueError, match="read by row"):
+    with pytest.raises(ValueError, match="cannot reprice the table vms"):
         Repriced(own, dearer).columns("vms")
 
 
@@ -212,7 +212,7 @@ def test_paper_basis_keeps_doubled_counters_and_fills_missing_ones():
     )
     assert found.hours == {"a": Decimal("0.5"), "b": Decimal(1)}
     assert found.usd("vm") == Decimal("0.180") / 2 + Decimal("0.395")
-    assert run.bill.unknown == ("nobody counted what b read",)
+    assert run.bill.unknown == ("the bytes that b read were not counted",)
     row = cost_row(_Log(nic={"a": raw}), STUDY)
     assert "the doubled counters of a are halved" in row["difference"]
 
@@ -223,7 +223,7 @@ def test_a_log_without_counters_has_vm_dollars_only():
     assert row["measured"]["run"]["usd"]["data"] is None
     assert row["published"]["usd"]["vm"] == Decimal("0.575")
     assert row["published"]["usd"]["total"] is None
-    assert "nobody counted what the VMs sent" in row["published"]["unknown"]
+    assert "the bytes that the VMs sent were not counted" in row["published"]["unknown"]
 
 
 def test_run_without_samples_has_no_price_per_sample():

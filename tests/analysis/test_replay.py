@@ -242,7 +242,7 @@ def test_zero_rates_are_in_the_authors_mean_but_not_in_sps(tmp_path: Path):
     assert (row.figures["sps_epoch_mean"].value, row.figures["sps_epoch_mean"].n) == (20.0, 2)
     assert row.figures.get("sps") == Estimate(40.0, None, None, 1)
     assert (
-        "sps (1 epoch) leaves out records that sps_epoch_mean (2 rates, as the study counts them) has: epoch 2: rate 0."
+        "sps (1 epoch) leaves out records that sps_epoch_mean (2 rates, counted as in the paper) includes: epoch 2: rate 0."
         in row.warnings
     )
     assert "no wall time" not in reasons(row)

@@ -10,17 +10,17 @@ from pathlib import Path
 import pytest
 
 from cloud.places import places
-from cloud.vendors import AWS, RENTED, VENDORS, Vendor
+from cloud.vendors import AWS, RENTABLE, VENDORS, Vendor
 
 ROOT = Path(__file__).parents[2]
 
 
 def test_every_place_that_rents_vms_has_a_vendor_and_the_other_way_round():
-    assert {p.cloud for p in places() if p.rents_vms} == set(RENTED)
+    assert {p.cloud for p in places() if p.rents_vms} == set(RENTABLE)
     assert {p.cloud for p in places() if not p.own} == set(VENDORS)
 
 
-@pytest.mark.parametrize("vendor", RENTED.values(), ids=lambda vendor: vendor.name)
+@pytest.mark.parametrize("vendor", RENTABLE.values(), ids=lambda vendor: vendor.name)
 def test_a_rented_vendor_says_all_that_a_launch_needs(vendor: Vendor):
     assert vendor.sign_in
     assert vendor.api_url.startswith("https://")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from cloud.sky.records import VmRecord
 from cloud.sky.state import after_peek, parse_peek
 from cloud.sky.vm.ssh import bounded_output, unpack
-from cloud.vm_report import job_of, notice_of, printable, read_status, status_of
+from cloud.vm_report import job_of, parse_notice, printable, read_status, status_of
 
 NOW_S = 1_000_000.0
 MADDR = "/ip4/10.0.0.1/tcp/31337/p2p/12D3KooWGRUuQZfcDrL1q9qLQCpkW6hQ4gCvQ5FBCZ1gY3iR8dNm"
@@ -72,9 +72,9 @@ def test_nesting_digits_and_size_are_bounded(content):
 
 
 def test_implausibly_distant_notice_is_ignored():
-    assert notice_of(NOW_S + 120.0, NOW_S) == NOW_S + 120.0
+    assert parse_notice(NOW_S + 120.0, NOW_S) == NOW_S + 120.0
     for said in (NOW_S + 30 * 86_400, float("inf"), float("nan"), 1e18, -1e300, None, "x", True):
-        assert notice_of(said, NOW_S) is None
+        assert parse_notice(said, NOW_S) is None
 
 
 def test_text_reaches_no_terminal_as_an_instruction():

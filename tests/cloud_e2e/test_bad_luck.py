@@ -104,7 +104,7 @@ def test_the_disk_fills_up_in_mid_run(small_disk: Path, launch: Callable[..., Ru
     code, _ = run.finish(300)
     said = run.stderr.read_text()
     assert code == 1, said
-    assert "no room left on the disk" in said
+    assert "no space left on the disk" in said
     (small_disk / "filler").unlink()
     down = orch("down", run.run_id, timeout_s=300)
     assert down.returncode == 0, down.stderr

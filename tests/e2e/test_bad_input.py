@@ -136,7 +136,12 @@ def test_names_that_are_none(clean_home: Path):
         last = refused(orch("status", name), 2, "no such run", "`orch ls`")
         assert len(last) < 300
     refused(orch("launch", "a\nb.yaml", "--yes"), 2, "a\\nb.yaml: no such file")
-    refused(orch("launch", "local-2", "--yes", "--run-id", "../x"), 2, "--run-id '../x'", "choose another")
+    refused(
+        orch("launch", "local-2", "--yes", "--run-id", "../x"),
+        2,
+        "--run-id '../x'",
+        "use at most 63 of the characters",
+    )
     assert runs(clean_home) == []
 
 
@@ -155,7 +160,7 @@ def test_closed_streams_and_a_bare_environment(clean_home: Path):
     assert "Traceback" not in sh('"$0" experiments >&-').stderr
     full = sh('"$0" schema >/dev/full')
     assert full.returncode == 1
-    assert "no room left" in full.stderr
+    assert "no space left" in full.stderr
     ascii_only = sh('"$0" show geo-b2', LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0", NO_COLOR="1")
     assert (ascii_only.returncode, ascii_only.stderr) == (0, "")
     homeless = sh('env -u HOME -u XDG_STATE_HOME "$0" experiments')

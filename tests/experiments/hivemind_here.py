@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from experiments.peer.processes import descendants, kill_descendants, note_descendants
+from experiments.peer.processes import descendants, kill_descendants, record_descendants
 from experiments.wire.hivemind.patches import own_locks
 from experiments.wire.hivemind.sockets import short_socket_folder
 from experiments.wire.record_keys import generate_identity
@@ -69,7 +69,7 @@ def _inside(work: Callable[[Path], Any], folder: Path, pipe: Any) -> None:
     short_socket_folder()
     try:
         result = work(folder)
-        note_descendants()
+        record_descendants()
         pipe.send(("result", result))
     except BaseException:  # noqa: BLE001 - the test that waits shows it
         pipe.send(("failed", traceback.format_exc()))

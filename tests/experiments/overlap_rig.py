@@ -13,17 +13,17 @@ import torch
 from hivemind.averaging.control import AveragingStage
 from hivemind.utils.performance_ema import PerformanceEMA
 
-from experiments.peer.averaging.double_buffer import AsideAverager
+from experiments.peer.averaging.double_buffer import DoubleBufferedAverager
 from experiments.peer.averaging.lineage import FIRST, PeerVersion
 from experiments.peer.averaging.rounds import BehindError, GivenUpError, Round
 from experiments.peer.optimizer.overlap import OverlappedOptimizer
-from experiments.peer.optimizer.overlap_policy import Ahead
+from experiments.peer.optimizer.overlap_policy import NextEpochProgress
 from experiments.peer.swarm.members import anybody
 
 SHARE = 4  # samples of an epoch, which this peer calculates alone: the others only average
 
 
-class Averager(AsideAverager):
+class Averager(DoubleBufferedAverager):
     """Its buffers, without a process."""
 
     def __init__(self, parameter: torch.nn.Parameter) -> None:
@@ -59,7 +59,7 @@ class Weights:
             self.optimizer.step()
         self.local_epoch += increment_epoch
 
-    def round_as_given_away(self, gradients: list[torch.Tensor]) -> None:
+    def round_for_update(self, gradients: list[torch.Tensor]) -> None:
         self.rounded.append([float(gradient) for gradient in gradients])
 
     def say(self, averaging: bool) -> None:
@@ -104,7 +104,7 @@ class Tracker:
         assert self.lock_global_progress.locked()
         self.resting = True
 
-    def tell_epoch(self, epoch: int) -> None:
+    def report_epoch(self, epoch: int) -> None:
         self.told.append(epoch)
 
     def round_ends(self) -> None:
@@ -136,10 +136,10 @@ class Others:
     def others_training(self, _: int) -> int:
         return self.training
 
-    def others_left(self, _: int, until: str = "enough answered") -> int:
+    def others_expected(self, _: int, until: str = "enough answered") -> int:
         return self.training
 
-    def others_coming(self) -> int:
+    def others_joining(self) -> int:
         return self.coming
 
     def announce(self, phase: str, epoch: int) -> None:
@@ -166,10 +166,10 @@ class OverlappedPeer(OverlappedOptimizer):
         self._update_is_here, self._asked, self._asked_at = False, None, -1
         self.target_batch_size, self.batch_size_per_step = SHARE, 1
         self.offload_optimizer, self.status_loglevel, self.is_out = False, 10, False
-        self._hidden, self._ahead, self._look_early = None, Ahead(), False
+        self._hidden, self._ahead, self._schedule_early = None, NextEpochProgress(), False
         self._end, self._came_to, self.loads = threading.Event(), "averaged", 0
 
-    def is_astray(self, ahead_too: bool = True) -> bool:
+    def has_diverged(self, ahead_too: bool = True) -> bool:
         return self.is_out
 
     def _maybe_schedule_gradient_averaging(self) -> None: ...

@@ -27,7 +27,7 @@ from hivemind.utils.multiaddr import Multiaddr
 from experiments.peer.averaging.gradient_averager import RoundAverager
 from experiments.peer.config import PeerConfig
 from experiments.peer.optimizer.build import build_optimizer
-from experiments.peer.processes import kill_descendants, note_descendants
+from experiments.peer.processes import kill_descendants, record_descendants
 from experiments.peer.reporting.publish import use_record_key
 from experiments.peer.state.server import StateDonor
 from experiments.peer.training.task import build_task
@@ -50,7 +50,7 @@ def main(path: Path) -> None:
     fresh = path.with_name("result.new")
     fresh.write_text(json.dumps(got))
     fresh.replace(path.with_name("result.json"))
-    note_descendants()
+    record_descendants()
     kill_descendants()
     os._exit(0)  # what Hivemind leaves open would be waited for
 

@@ -18,7 +18,7 @@ def test_a_study_file_names_figures_of_the_catalogue_only():
     assert {*computed, *LOSSES} == {*COLUMNS}
 
 
-def test_limits_are_of_what_the_paper_has_on_our_basis():
+def test_limits_are_for_figures_that_the_paper_published():
     published = {compared_figure(key).key for key in LIMITED}
     assert published == {*PAPER} - {"granularity_phase_timed"}
 
@@ -40,14 +40,14 @@ def test_a_row_s_columns_are_explained(key: str):
     assert FIGURES[key].meaning
 
 
-def test_headlines_are_in_a_summary_and_leave_out_what_most_runs_have_not():
+def test_headlines_omit_figures_that_most_runs_do_not_have():
     assert {*HEADLINES} <= {*SUMMARY}
     shown = [figure.key for figure, _ in headlines({"sps": {"value": 1.0}}, "epoch_s")]
     assert shown == ["sps", "granularity_of_means", "calc_s", "comm_s", "epoch_s"]
     assert "overlapped_s" in [figure.key for figure, _ in headlines({"overlapped_s": {"value": 1.0}})]
 
 
-def test_a_comparison_s_throughput_is_the_paper_s():
+def test_comparison_uses_the_paper_s_throughput():
     assert compared_figure("sps") is FIGURES["sps_epoch_mean"]
     assert compared_figure("comm_s").heading == "communication, s"
     assert compared_figure("comm_s").words == "communication (s)"

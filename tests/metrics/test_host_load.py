@@ -8,7 +8,15 @@ from hypothesis import strategies as st
 from synthetic_runs import epoch
 
 from metrics.epochs.throughput import swarm_epochs
-from metrics.host_load import PaceSecond, host_trust, limits, pace_of, spans_of, stretched_share, told
+from metrics.host_load import (
+    PaceSecond,
+    describe_host,
+    host_trust,
+    limits,
+    pace_of,
+    spans_of,
+    stretched_share,
+)
 
 CALM = {"late": {"0.5": 500}, "late_worst_s": 4.2, "late_over_10ms_share": 0.4, "sleep_worst_s": 3.0}
 """A whole life whose start was late."""
@@ -22,7 +30,7 @@ def pace(begin: int, end: int, worst_s: float = 0.001, pressure: float | None = 
     return [PaceSecond(s, worst_s, 20, 0, pressure, 0.4) for s in range(begin, end)]
 
 
-def test_a_late_start_spoils_no_run():
+def test_delays_during_the_start_do_not_count():
     switch = {**CALM, "by_second": [*seconds(100, 130, 4.2, 9), *seconds(130, 150)]}
     found = host_trust(switch, [*pace(100, 130, 3.0, 0.99), *pace(130, 150)], [(130.0, 150.0)], 0.002)
     assert (found["contended"], found["reasons"]) == (False, [])
@@ -46,11 +54,11 @@ def test_each_limit_has_its_reason():
         "some task waited for a CPU 90% of the time",
         "the peers' emulated accelerators took 8.0% longer than asked",
     ]
-    assert "a packet was 0.90 s late" in told(found)
-    assert "(measured epochs, 40 s)" in told(found)
+    assert "a packet was 0.90 s late" in describe_host(found)
+    assert "(measured epochs, 40 s)" in describe_host(found)
 
 
-def test_what_is_at_its_limit_is_still_good():
+def test_value_at_its_limit_is_accepted():
     at = limits()
     rows = [[5, 100, round(100 * at["late_over_10ms_share"]), at["late_worst_s"]]]
     row = PaceSecond(5, at["sleep_worst_s"], 20, 0, at["pressure_share"], 1.0)
@@ -69,15 +77,15 @@ def test_what_is_at_its_limit_is_still_good():
         ),  # a long run: the switch has forgotten it
     ],
 )
-def test_without_the_seconds_the_whole_life_counts_and_that_is_said(switch, spans):
+def test_without_seconds_the_whole_run_counts_and_the_basis_says_so(switch, spans):
     found = host_trust(switch, pace(100, 150), spans, None)
     assert found["contended"]
     assert (found["late_worst_s"], found["late_over_10ms_share"]) == (4.2, 0.4)
     assert found["basis"] == "whole run, its start included"
-    assert "whole run" in told(found)
+    assert "whole run" in describe_host(found)
 
 
-def test_an_idle_second_is_not_a_forgotten_one():
+def test_idle_second_is_not_a_truncated_one():
     switch = {"late": {"0.5": 100}, "late_worst_s": 0.001, "late_over_10ms_share": 0.0, "sleep_worst_s": 0.0}
     found = host_trust({**switch, "by_second": seconds(140, 150)}, pace(120, 150), [(130.0, 150.0)], None)
     assert found["basis"].startswith("measured epochs")
@@ -94,18 +102,18 @@ def test_loopback_has_sleeps_and_no_packets():
     assert found["basis"].startswith("measured epochs")
 
 
-def test_nobody_watched():
+def test_unwatched_host_is_unknown():
     found = host_trust({}, [], [(0.0, 9.0)], None)
     assert found["contended"] is None
-    assert told(found) == told(None) == ""
+    assert describe_host(found) == describe_host(None) == ""
 
 
-def test_hosts_of_older_runs_are_told_of():
+def test_hosts_of_older_runs_are_described():
     assert (
-        told({"contended": True, "reasons": ["late packets"]})
+        describe_host({"contended": True, "reasons": ["late packets"]})
         == "late packets (whole run, its start included)"
     )
-    assert told({"contended": True, "reasons": []}).startswith("late packets or stretched sleeps")
+    assert describe_host({"contended": True, "reasons": []}).startswith("late packets or stretched sleeps")
 
 
 _ROWS = st.lists(
@@ -143,7 +151,7 @@ def test_padding_that_took_longer():
     assert stretched_share(records, [], asked) is None
 
 
-def test_the_lines_of_a_host_that_was_started_twice():
+def test_pace_file_of_a_restarted_host():
     header = "second,sleep_worst_s,sleeps,sleeps_late,pressure_share,busy_share\n"
     text = f"{header}7,0.001,19,0,,\n{header}9,0.2,18,3,0.25,0.5\n10,0.00"
     assert pace_of(text) == [PaceSecond(7, 0.001, 19, 0, None, None), PaceSecond(9, 0.2, 18, 3, 0.25, 0.5)]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metrics.logged_rates import LoggedRate, left_out, study_throughput
+from metrics.logged_rates import LoggedRate, left_out, paper_throughput
 
 
 def rates(*rows: tuple[int | None, float | None]) -> list[LoggedRate]:
@@ -15,13 +15,13 @@ def rates(*rows: tuple[int | None, float | None]) -> list[LoggedRate]:
 
 
 @given(st.lists(st.floats(min_value=0, max_value=1e4), min_size=2, max_size=8), st.integers(0, 3))
-def test_the_mean_is_the_notebooks(logged: list[float], empty: int):
+def test_mean_is_that_of_the_authors_notebook(logged: list[float], empty: int):
     # A rate stands in one row of many; the notebook cuts from behind the first rate to the last and takes the mean.
     column = [v for value in logged for v in (*[None] * empty, value)]
     frame = pd.DataFrame({"samples_per_sec": pd.Series(column, dtype=float)})
     known = frame.query("samples_per_sec.notna()").index
     theirs = frame[known[0] + 1 : known[-1] + 1]["samples_per_sec"].mean()
-    ours = study_throughput(rates(*((k + 1, sps) for k, sps in enumerate(logged))))
+    ours = paper_throughput(rates(*((k + 1, sps) for k, sps in enumerate(logged))))
     if not any(logged[1:]):
         assert ours is None
     else:
@@ -30,9 +30,9 @@ def test_the_mean_is_the_notebooks(logged: list[float], empty: int):
 
 
 def test_without_a_second_row_there_is_no_mean():
-    assert study_throughput([]) is None
-    assert study_throughput(rates((1, 70.0))) is None
-    assert study_throughput(rates((1, None), (2, None))) is None
+    assert paper_throughput([]) is None
+    assert paper_throughput(rates((1, 70.0))) is None
+    assert paper_throughput(rates((1, None), (2, None))) is None
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_without_a_second_row_there_is_no_mean():
         ([(1, 9.0), (2, None)], {2}, ""),  # no rate that the study could count
     ],
 )
-def test_what_is_left_out_is_named_with_its_reason(
+def test_records_left_out_are_named_with_the_reason(
     logged: list[tuple[int | None, float | None]], measured: set[int], said: str
 ):
     assert left_out(rates(*logged), measured) == said

@@ -68,7 +68,7 @@ def test_an_older_run_keeps_one_number_of_steps_for_all():
     assert EmulationMeta(coalesce={"T4:1": 4, "V100:8": 37}).steps_per_report("T4:1") == 4
 
 
-def test_a_record_made_here_writes_what_a_launch_writes():
+def test_new_record_writes_the_keys_of_a_launch():
     made = RunMeta(
         run_id="r", scales=RunScales(bytes=40.0), egress_ceiling=EgressCeiling(usd="0.5", raw_epoch_s=7.0)
     )

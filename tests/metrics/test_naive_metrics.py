@@ -165,7 +165,7 @@ def assert_same(row: RunRow, expected: dict[str, Any]) -> None:
             assert ours == close(naive), key
 
 
-def test_the_table_of_t_is_ours():
+def test_t_quantiles_match_the_table():
     assert {n: t_quantile(n) for n in T} == pytest.approx(T, rel=EXACT)
 
 

@@ -43,6 +43,8 @@ def test_bytes(amount_bytes: float | None, text: str):
         (-2e-7, "> -0.001"),
         (12.3456, "12.35"),
         (123456.7, "123,457"),
+        (9999.7, "10,000"),
+        (999.94, "999.9"),
     ],
 )
 def test_numbers(value: float | None, text: str):

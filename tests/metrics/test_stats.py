@@ -40,7 +40,7 @@ def test_quantiles_fall_with_the_degrees(degrees):
     assert t_quantile(degrees) > t_quantile(degrees + 1) > 1.95
 
 
-def test_two_values_are_as_wide_as_two_values_are():
+def test_interval_of_two_values():
     # PAPER: the two epochs behind NLP B-2.
     found = mean_interval([177.7, 176.8])
     assert found is not None

@@ -75,7 +75,7 @@ def test_frames_have_the_records_columns_and_types(path):
         assert store.frame("epochs")["calc_s"].dtype == "float64"
 
 
-def test_a_row_said_twice_is_kept_once(path):
+def test_duplicate_row_is_stored_once(path):
     row = ProgressRecord(1.0, "", 3, 100, 20.0, 2, None)
     with RunStore.open_writer(path) as store:
         assert store.append("progress", [row, row]) == 1
@@ -84,7 +84,7 @@ def test_a_row_said_twice_is_kept_once(path):
         assert store.records("progress") == [row]
 
 
-def test_a_doubled_journal_entry_is_an_error(path):
+def test_duplicate_journal_entry_is_an_error(path):
     with RunStore.open_writer(path) as store:
         store.append("events", [event(0)])
         with pytest.raises(StoreError, match="UNIQUE"):
@@ -110,7 +110,7 @@ def test_a_transaction_is_all_or_nothing(path):
         assert store.tail_offset("monitor.jsonl") == 100
 
 
-def test_a_second_writer_is_refused_while_the_first_lives_and_let_in_after(path):
+def test_second_writer_is_refused_until_the_first_has_ended(path):
     first = RunStore.open_writer(path)
     with pytest.raises(FencedError, match="run-1: another controller"):
         RunStore.open_writer(path)
@@ -119,7 +119,7 @@ def test_a_second_writer_is_refused_while_the_first_lives_and_let_in_after(path)
         second.append("events", [event(0)])
 
 
-def test_a_writer_that_lost_its_lock_can_write_nothing(path):
+def test_writer_that_lost_its_lock_cannot_write(path):
     first = RunStore.open_writer(path)
     path.with_name("run.lock").unlink()  # somebody cleaned up: the lock no longer excludes anybody
     with RunStore.open_writer(path) as second:
@@ -130,7 +130,7 @@ def test_a_writer_that_lost_its_lock_can_write_nothing(path):
     first.close()
 
 
-def test_a_newer_schema_is_one_sentence(path):
+def test_newer_schema_is_reported_in_one_sentence(path):
     RunStore.open_writer(path).close()
     with sqlite3.connect(path) as raw:
         raw.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
@@ -140,7 +140,7 @@ def test_a_newer_schema_is_one_sentence(path):
             opener(path)
 
 
-def test_what_is_no_run_is_one_sentence(path):
+def test_missing_run_is_reported_in_one_sentence(path):
     with pytest.raises(StoreError, match="no such run"):
         RunStore.open_reader(path)
     path.parent.mkdir()
@@ -150,12 +150,12 @@ def test_what_is_no_run_is_one_sentence(path):
             opener(path)
 
 
-def test_a_full_disk_is_one_sentence_and_loses_nothing_written(path):
+def test_full_disk_is_reported_in_one_sentence_and_loses_no_written_row(path):
     with RunStore.open_writer(path) as store:
         store.append("events", [event(0)])
         store._connection.execute("PRAGMA max_page_count = 1")  # SQLite's own SQLITE_FULL, as on a full disk
         rows = [replace(event(n), data_json=json.dumps("x" * 4000)) for n in range(1, 50)]
-        with pytest.raises(DiskFullError, match="no room left"):
+        with pytest.raises(DiskFullError, match="no space left"):
             store.append("events", rows)
         assert store.records("events") == [event(0)]
         store._connection.execute("PRAGMA max_page_count = 1000000")
@@ -165,7 +165,7 @@ def test_a_full_disk_is_one_sentence_and_loses_nothing_written(path):
 
 def test_a_reader_cannot_write(path):
     RunStore.open_writer(path).close()
-    with RunStore.open_reader(path) as reader, pytest.raises(StoreError, match="reading only"):
+    with RunStore.open_reader(path) as reader, pytest.raises(StoreError, match="opened read-only"):
         reader.set_meta("a", 1)
 
 

@@ -121,7 +121,7 @@ def _store(tmp_path: Path, meta=None, records=None) -> RunStore:
     return store
 
 
-def test_a_run_of_the_study_s_transatlantic_experiment(tmp_path):
+def test_run_of_the_paper_s_transatlantic_experiment(tmp_path):
     with _store(tmp_path) as store:
         found = summarise(store)
     assert set(KEYS) <= set(found)
@@ -150,7 +150,7 @@ def test_a_run_of_the_study_s_transatlantic_experiment(tmp_path):
     assert [w.split(":")[0] for w in found["warnings"]] == ["Emulated"]
 
 
-def test_traffic_and_dollars_at_study_scale(tmp_path):
+def test_traffic_and_dollars_at_full_scale(tmp_path):
     with _store(tmp_path) as store:
         found, rows, lines = summarise(store), traffic(store), cost_lines(store)
     pairs = {(e["src"], e["dst"], e["class"]): e["bytes"] for e in found["egress"]}
@@ -176,7 +176,7 @@ def test_traffic_and_dollars_at_study_scale(tmp_path):
     assert data["difference"] == pytest.approx(-0.4)
 
 
-def test_the_study_s_figures_stand_beside(tmp_path):
+def test_paper_s_figures_are_compared(tmp_path):
     with _store(tmp_path) as store:
         found = summarise(store)["published"]
     assert found["figures"]["sps"] == "68.4"
@@ -223,7 +223,7 @@ def test_a_run_without_an_epoch_is_null_with_a_warning(tmp_path):
     json.dumps(found, allow_nan=False)
 
 
-def test_everything_a_reader_must_know_is_a_sentence(tmp_path):
+def test_warnings_are_sentences(tmp_path):
     meta, records = _meta(), _records()
     meta["target"] = "loopback"
     meta["warnings"] = ["The monitor was started twice."]
@@ -237,14 +237,16 @@ def test_everything_a_reader_must_know_is_a_sentence(tmp_path):
     with _store(tmp_path, meta, records) as store:
         found = summarise(store)
     text = "\n".join(found["warnings"])
-    assert found["warnings"][0].startswith("Emulated: peers on this machine's loopback, without distance")
-    assert found["warnings"][1].startswith("Communication includes 2.6 s on T4:1 a round")
+    assert found["warnings"][0].startswith(
+        "Emulated: peers on this machine's loopback, without network delays"
+    )
+    assert found["warnings"][1].startswith("Communication includes 2.6 s on T4:1 per round")
     for part in (
         "worst packet 0.7 s late",
         "Hivemind lost part of 1 of 3 rounds (in epoch 2: received 43 %)",
         "bad signature: 2",
         "fewer bytes than the switch",
-        "VMs that died sent",
+        "Lost VMs sent",
         "no price for T4:1 spot",
         "The embedded store is billed as b2",
         "The monitor was started twice.",
@@ -265,7 +267,7 @@ def test_an_unreadable_price_book_makes_the_cost_unknown(tmp_path):
 
 
 @pytest.mark.parametrize(("budget", "passed"), [("1000", 0.0), ("0.01", True), (None, None)])
-def test_by_how_much_the_budget_was_passed(tmp_path, budget, passed):
+def test_budget_overshoot(tmp_path, budget, passed):
     meta = _meta()
     meta["experiment"]["budget_usd"] = budget
     with _store(tmp_path, meta) as store:
@@ -281,7 +283,7 @@ def test_by_how_much_the_budget_was_passed(tmp_path, budget, passed):
         assert summarise(store)["cost"]["overshoot_usd"] is None
 
 
-def test_looking_at_numbers_imports_no_pandas():
+def test_metrics_do_not_import_pandas():
     code = "import sys, metrics.summary, metrics.tables; sys.exit('pandas' in sys.modules)"
     root = Path(__file__).parents[2]
     assert subprocess.run([sys.executable, "-c", code], cwd=root, timeout=60).returncode == 0

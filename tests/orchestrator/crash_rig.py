@@ -141,8 +141,8 @@ class _Requests:
     last_epoch = EPOCHS
     evaluates = False
 
-    def peer(self, wish: ev.RequestVm, place: Place) -> LaunchRequest:
-        return self._request(wish.vm, place)
+    def peer(self, request: ev.RequestVm, place: Place) -> LaunchRequest:
+        return self._request(request.vm, place)
 
     def monitor(self, vm: str) -> LaunchRequest:
         return self._request(vm, RUN.slots[2].places[0])

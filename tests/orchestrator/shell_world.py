@@ -115,8 +115,8 @@ class Requests:
     last_epoch = LAST
     evaluates = True
 
-    def peer(self, wish, place) -> LaunchRequest:
-        return LaunchRequest(wish.vm, Offer(place.location, "n1", "T4:1", True, None, ""), "p", {})
+    def peer(self, request, place) -> LaunchRequest:
+        return LaunchRequest(request.vm, Offer(place.location, "n1", "T4:1", True, None, ""), "p", {})
 
     def monitor(self, vm) -> LaunchRequest:
         return LaunchRequest(

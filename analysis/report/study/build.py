@@ -4,23 +4,31 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 from typing import Any
 
 from analysis.charts.style import figure_style
 from analysis.compare.accuracy import run_count
-from analysis.compare.paper import printed_runs, references
+from analysis.compare.paper import Reference, printed_runs, references
 from analysis.compare.rows import Row, difference_rows, unknown_rows
 from analysis.compare.run_figures import COST_KINDS, StudyRun, distinct, study_run
 from analysis.replay import ReadRun, read_folder, with_speedups
 from analysis.report.files import FigureFolder, write
 from analysis.report.page import Card, Section, render, table
-from analysis.report.study.comparison import Compared, cards, comparison, nothing_published
+from analysis.report.study.comparison import Compared, cards, comparison, unlike_published
+from analysis.report.study.differences import (
+    configuration_table,
+    curves_section,
+    difference_cards,
+    difference_sections,
+    long_rows,
+)
 from analysis.report.study.expectations import expected_section
 from analysis.report.study.held_out import accuracy_section
 from analysis.report.study.options import gain_cards, gain_section
-from analysis.report.study.sections import Drawn, sections
+from analysis.report.study.sections import AGAINST_PEERS, Drawn, sections
 from analysis.report.study.terms import terms
 from analysis.sources import opened
 from cloud.prices.book import PriceBook
@@ -79,14 +87,26 @@ def build(
     folder = output.with_name(f"{output.stem}_files")
     files = FigureFolder(folder, prefix=f"{folder.name}/", dpi=_DPI, newline="\n")
     every = list(runs)
+    beside = references()
+    if (
+        compared and compared.differences and not compared.published
+    ):  # nothing of the paper beside one's own runs
+        every, beside = [replace(run, published=None) for run in runs], ()
     if paper:
         every = distinct([*runs, *printed_runs(book, runs)])
     first = _first(compared) if compared else None
-    parts = [*([first] if first else []), *sections(every, paper)]
+    parts = [*([first] if first else []), *sections(every, paper, beside)]
+    if not beside and len({run.peers for run in runs}) == 1:
+        parts = [part for part in parts if part.name not in AGAINST_PEERS]
     folder.mkdir(parents=True, exist_ok=True)
     shown: list[Section] = []
-    if compared and first is None:
-        shown.append(Section("Published, replayed, emulated", nothing_published(compared), html=""))
+    if compared and compared.differences:
+        shown += difference_sections(compared.differences)
+        files.table("differences", long_rows(compared.differences))
+        files.table("configuration", configuration_table(compared.differences))
+        parts = [*(one for one in (curves_section(compared.differences),) if one.rows), *parts]
+        if unlike := unlike_published(compared):
+            shown.append(Section("Not beside the paper", " ".join(unlike)))
     if compared and compared.accuracy:
         shown.append(accuracy_section(compared.accuracy))
     if compared and compared.gains and compared.gains.verdicts:
@@ -99,8 +119,10 @@ def build(
     headlines: list[Card] = []
     if compared:
         headlines = gain_cards(compared.gains) if compared.gains else cards(compared)
+    if compared and compared.differences:
+        headlines = [*difference_cards(compared.differences), *(headlines if compared.published else ())]
     options = bool(compared and compared.gains)
-    write(output, page_html(every, shown, paper, problems, headlines, options).encode())
+    write(output, page_html(every, shown, paper, problems, headlines, options, beside).encode())
     return output
 
 
@@ -116,10 +138,12 @@ def page_html(
     problems: Sequence[str],
     headlines: Sequence[Card] = (),
     options: bool = False,
+    beside: Sequence[Reference] = (),
 ) -> str:
     """Render the page around the figures' sections, with `headlines` before its own cards.
 
     `options`: the runs use options that the paper did not use, so their difference from it is not a headline.
+    `beside`: centralised systems, of which those of the runs' models are listed.
     """
     logs = [run for run in runs if run.origin != "printed"]
     title = "The paper, from its own logs" if paper else f"{run_count(len(logs))} compared"
@@ -128,7 +152,7 @@ def page_html(
         if paper
         else "Every rate is by wall clock, every byte is billed by its destination."
     )
-    extra = [_unknown_section(runs, paper), _reference_section(runs), _run_section(runs)]
+    extra = [_unknown_section(runs, paper), _reference_section(runs, beside), _run_section(runs)]
     return render(
         title,
         lead,
@@ -154,7 +178,7 @@ def _written(part: Drawn, files: FigureFolder, runs: Sequence[StudyRun]) -> Sect
 
 _TEXT = ("name", "panel", "group", "origin", "clock", "note", "kind", "source", "egress", "cost", "src", "dst", "figure", "places",
          "relative_to", "what", "why", "run", "model", "basis", "gpus", "judged", "host",
-         "experiment", "label", "against", "run_ids", "ratio_n_of")  # fmt: skip
+         "experiment", "label", "against", "run_ids", "ratio_n_of", "loss", "x_label", "run_id")  # fmt: skip
 
 
 _KIND_WORDS = {**CLASS_WORDS, **COST_KINDS}
@@ -289,12 +313,12 @@ def _unknown_section(runs: Sequence[StudyRun], paper: bool) -> Section | None:
     return Section("Not known", lead, html=table(rows, "Unknown figures and why", text=_TEXT))
 
 
-def _reference_section(runs: Sequence[StudyRun]) -> Section | None:
+def _reference_section(runs: Sequence[StudyRun], beside: Sequence[Reference]) -> Section | None:
     models = {run.model for run in runs}
     rows = [
         {"name": r.name, "model": r.model, "gpus": r.gpus, "$/h": str(r.usd_per_h), "samples/s": f"{r.sps:g}",
          "clock": r.clock, "basis": r.basis, "$/1M": f"{r.usd_per_1m:.3f}", "note": r.note, "source": r.source}
-        for r in references() if r.model in models
+        for r in beside if r.model in models
     ]  # fmt: skip
     if not rows:
         return None

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from analysis.compare.paper import ONE_CLOCK, PAPER_BASIS, published_costs, references
+from analysis.compare.paper import ONE_CLOCK, PAPER_BASIS, Reference, published_costs, references
 from analysis.compare.rows import (
     Row,
     cost_rows,
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 _BASES = ((PAPER_BASIS, "the paper's basis"), (ONE_CLOCK, "one clock"))
 _FAMILIES = (("CV", "cost-cv", "Figure 1"), ("NLP", "cost-nlp", "Figure 15"))
 _GRANULARITY = "The paper's phase timers miss the wait for the GPU, so it is higher by wall clock."
+AGAINST_PEERS = ("throughput", "granularity", "speedup")
+"""Names of the sections that need several numbers of peers."""
 _SCATTER_LEAD = (
     "Up and to the left is expensive and slow. Dollars are the VMs and the egress, without the training data, whose cost per "
     "sample is the same for every system."
@@ -48,9 +50,9 @@ class Drawn:
     notes: Sequence[str] = ()  # how to read the table, a sentence each
 
 
-def sections(runs: Sequence[StudyRun], paper: bool) -> list[Drawn]:
-    """Return the sections for which these runs have rows, in the page's order."""
-    found = [*(_paper_costs(runs) if paper else _costs(runs)), *_against_peers(runs, paper)]
+def sections(runs: Sequence[StudyRun], paper: bool, beside: Sequence[Reference]) -> list[Drawn]:
+    """Return the sections for which these runs have rows, in the page's order. `beside`: centralised systems."""
+    found = [*(_paper_costs(runs) if paper else _costs(runs, beside)), *_against_peers(runs, paper)]
     found += [
         _phases(runs),
         *(_paper_stacks(runs) if paper else _stacks(runs)),
@@ -61,11 +63,11 @@ def sections(runs: Sequence[StudyRun], paper: bool) -> list[Drawn]:
     return [section for section in found if section.rows]
 
 
-def _costs(runs: Sequence[StudyRun]) -> list[Drawn]:
+def _costs(runs: Sequence[StudyRun], beside: Sequence[Reference]) -> list[Drawn]:
     from analysis.charts.scatter import scatter
 
     known = {run.model for run in runs}
-    rows = scatter_rows(runs, [r for r in references() if r.model in known], ONE_CLOCK)
+    rows = scatter_rows(runs, [r for r in beside if r.model in known], ONE_CLOCK)
     panels = [(model, [r for r in rows if r["panel"] == model]) for model in sorted(known)]
     panels = [p for p in panels if any(r["sps"] and r["usd_per_1m"] for r in p[1])] or panels[:1]
     return [Drawn("cost-throughput", "Cost against throughput", _SCATTER_LEAD, rows, lambda: scatter(panels))]

@@ -13,7 +13,7 @@ from cloud.local.host.guardian import write_json
 from cloud.local.options import LocalOptions
 from cloud.local.provider import LocalCloud
 from cloud.networks import Network, vm_limit
-from cloud.networks.tuning import widening
+from cloud.networks.tuning import window_factor
 from cloud.networks.windows import default_window_bytes
 from cloud.provider import InvalidRequestError, LaunchRequest, Offer, TransientError
 
@@ -30,18 +30,18 @@ class CheckRow:
 
     source: str
     target: str
-    wished_rtt_s: float
+    expected_rtt_s: float
     rtt_s: float
     # The file's stream (kernel windows: window / round trip), or the VM's limit if that is lower.
-    wished_bps: float
+    expected_bps: float
     bps: float  # one stream, data in one direction
     both_bps: float | None  # one connection with data in both directions at once; None: not in the sample
 
     @property
     def worst_error(self) -> float:
         """The largest relative deviation of the measured from the expected values."""
-        errors = [self.rtt_s / self.wished_rtt_s - 1, self.bps / self.wished_bps - 1]
-        errors += [] if self.both_bps is None else [self.both_bps / self.wished_bps - 1]
+        errors = [self.rtt_s / self.expected_rtt_s - 1, self.bps / self.expected_bps - 1]
+        errors += [] if self.both_bps is None else [self.both_bps / self.expected_bps - 1]
         return max(map(abs, errors))
 
 
@@ -54,7 +54,7 @@ def check_network(run_folder: Path, options: LocalOptions, places: Sequence[str]
     network, limit_bps = Network.load(options.network), options.vm_limit_bps or vm_limit()
     window_bytes = None
     if options.windows == "kernel":
-        window_bytes = default_window_bytes() * widening(options.network_tuning)
+        window_bytes = default_window_bytes() * window_factor(options.network_tuning)
     pairs = list(itertools.product(places, places))
     expected = {pair: network.path(*pair) for pair in pairs}
     vms = {place: [f"p{k}-1", f"p{k}-2"] for k, place in enumerate(places)}
@@ -85,9 +85,9 @@ def check_network(run_folder: Path, options: LocalOptions, places: Sequence[str]
         rows.append(
             CheckRow(
                 *pair,
-                wished_rtt_s=path.rtt_s,
+                expected_rtt_s=path.rtt_s,
                 rtt_s=found[f"r{k}"] * options.time_scale,
-                wished_bps=min(
+                expected_bps=min(
                     path.stream_bps if window_bytes is None else window_bytes * 8 / path.rtt_s,
                     limit_bps * _PAYLOAD_SHARE,
                 ),

@@ -129,7 +129,7 @@ def _exists(client: Any, owned: Owned) -> bool:
             return bool(client.describe_volumes(VolumeIds=[owned.id])["Volumes"])
         return bool(client.describe_addresses(AllocationIds=[owned.id])["Addresses"])
     except ClientError as error:
-        if "NotFound" in str(error):
+        if error.response.get("Error", {}).get("Code", "").endswith(".NotFound"):
             return False
         raise
 

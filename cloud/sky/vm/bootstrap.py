@@ -6,7 +6,7 @@ import shlex
 
 from cloud.networks.tuning import SYSCTLS
 from cloud.provider import LaunchRequest
-from cloud.vendors import RENTED
+from cloud.vendors import RENTABLE
 
 FOLDER = "orch-vm"  # in the VM user's home
 NEIGHBOURS = "neighbours"  # file on the VM with the internal addresses of its neighbours
@@ -154,6 +154,8 @@ report running null ""
 os.setsid()
 with open("pid", "w") as file:
     file.write(str(os.getpid()))
+if os.path.exists("life_over"):  # touched before there was a pid to signal
+    sys.exit(1)
 module, _, name = sys.argv[1].partition(":")
 result = getattr(importlib.import_module(module), name)("config.json")
 sys.stdout.flush()
@@ -215,7 +217,9 @@ def run_script(
         "environment_s": _ENVIRONMENT_S,
         "install_s": _INSTALL_S,
         "address_s": _ADDRESS_S,
-        "address_commands": " ||\n    ".join(v.address_command for v in RENTED.values() if v.address_command),
+        "address_commands": " ||\n    ".join(
+            v.address_command for v in RENTABLE.values() if v.address_command
+        ),
         "kill_s": _KILL_S,
         "tuning": tuning_block(request.network_tuning),
         "life_s": round(request.max_life_s or 0),

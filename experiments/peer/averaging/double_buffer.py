@@ -13,19 +13,19 @@ import torch
 from hivemind.optim.grad_averager import GradientAverager
 
 
-class AsideAverager(GradientAverager):
-    """Requires `reuse_grad_buffers=True`. Behaves like Hivemind's until `set_aside` is called."""
+class DoubleBufferedAverager(GradientAverager):
+    """Requires `reuse_grad_buffers=True`. Behaves like Hivemind's until `reserve_gradients` is called."""
 
     _aside: list[torch.Tensor] | None = None  # a round's accumulated gradients
     _spare: list[torch.Tensor] | None = None  # zeros
 
-    def set_aside(self) -> None:
+    def reserve_gradients(self) -> None:
         """Reserve the accumulated gradients for a round; backward accumulates in the other buffers from now on."""
         spare = self._spare or [torch.zeros_like(gradient) for gradient in self._grads_from_parameters()]
         self._aside, self._spare = self._exchanged(spare), None
 
     @contextlib.contextmanager
-    def aside_in_place(self) -> Iterator[None]:
+    def round_gradients_in_place(self) -> Iterator[None]:
         """Make the round's buffers the parameters' `.grad`, for the optimizer's step."""
         assert self._aside is not None, "no round's gradients are set aside"
         ahead = self._exchanged(self._aside)
@@ -34,7 +34,7 @@ class AsideAverager(GradientAverager):
         finally:
             self._exchanged(ahead)
 
-    def begin_with(self, samples: int, times: int) -> None:
+    def begin_next_epoch(self, samples: int, times: int) -> None:
         """Release the round's gradients, used or dropped. Since the round began, `times` steps accumulated `samples`."""
         assert self._aside is not None, "no round's gradients are set aside"
         for gradient in self._aside:

@@ -26,7 +26,7 @@ from hivemind.proto.averaging_pb2 import AVERAGED_PART, BAD_GROUP_ID, AveragingD
 from hivemind.utils import get_dht_time
 from hivemind.utils.asyncio import achain, amap_in_executor, anext, as_aiter, azip
 
-from experiments.peer.averaging.double_buffer import AsideAverager
+from experiments.peer.averaging.double_buffer import DoubleBufferedAverager
 from experiments.peer.averaging.lineage import (
     FIRST,
     PeerVersion,
@@ -164,7 +164,7 @@ async def _result_of(future: asyncio.Future[Any]) -> Any:
     return await future
 
 
-class RoundAverager(AsideAverager):
+class RoundAverager(DoubleBufferedAverager):
     """An averager whose rounds have all results or none. Accumulated gradients are kept until they are used.
 
     `version` (in the peer's process) returns the `PeerVersion` of the next attempt.

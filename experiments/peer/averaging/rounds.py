@@ -30,9 +30,9 @@ class Others(Protocol):
     def others_training(self, epoch: int) -> int: ...  # at about this epoch, as currently known
 
     # expected in another attempt at the epoch's round; checks which peers are alive
-    def others_left(self, epoch: int, until: Until = "enough answered") -> int: ...
+    def others_expected(self, epoch: int, until: Until = "enough answered") -> int: ...
 
-    def others_coming(self) -> int: ...  # about to download the swarm's state, as currently known
+    def others_joining(self) -> int: ...  # about to download the swarm's state, as currently known
 
     def announce(self, phase: str, epoch: int) -> None: ...
 

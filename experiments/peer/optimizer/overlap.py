@@ -19,7 +19,7 @@ from hivemind.averaging.control import AveragingStage
 from experiments.peer.averaging.lineage import PeerVersion
 from experiments.peer.averaging.rounds import BehindError, GivenUpError, Round
 from experiments.peer.optimizer.background_round import BackgroundRound
-from experiments.peer.optimizer.overlap_policy import Ahead, Move
+from experiments.peer.optimizer.overlap_policy import Move, NextEpochProgress
 from experiments.peer.optimizer.swarm_optimizer import SwarmOptimizer
 from experiments.peer.state.catch_up import CatchUpResult
 
@@ -38,9 +38,9 @@ class OverlappedOptimizer(SwarmOptimizer):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._hidden: BackgroundRound[Group | None] | None = None
-        self._ahead = Ahead()
+        self._ahead = NextEpochProgress()
         # whether to schedule the next round early: most of the epoch was calculated before it began
-        self._look_early = False
+        self._schedule_early = False
         super().__init__(*args, **kwargs)
 
     def step(self, closure: Any = None, batch_size: int | None = None, grad_scaler: Any = None) -> Any:
@@ -65,9 +65,9 @@ class OverlappedOptimizer(SwarmOptimizer):
 
         The tracker would notice it only after the others' reports arrive, and matchmaking would begin then.
         """
-        if not self._look_early or self._hidden is not None:
+        if not self._schedule_early or self._hidden is not None:
             return
-        self._look_early = False
+        self._schedule_early = False
         left_s = self._ahead.left / self.tracker.performance_ema.samples_per_second
         if left_s <= float(self.matchmaking_time or 5.0) and self._others_known() > 0:
             averager: Any = self.grad_averager
@@ -96,10 +96,10 @@ class OverlappedOptimizer(SwarmOptimizer):
                     control.cancel()
             if not hidden.wait(_LOOK_S) and time.monotonic() >= give_up_at:
                 return
-        self.progress.tell_epoch(self.local_epoch)  # the next epoch's weights are lost with this peer
+        self.progress.report_epoch(self.local_epoch)  # the next epoch's weights are lost with this peer
 
     def load_state_from_peers(self, joining: bool = False, **kwargs: Any) -> CatchUpResult:
-        """Like SwarmOptimizer's, but announced, so that the others leave time for it (`overlap_policy.Ahead.move`)."""
+        """Like SwarmOptimizer's, but announced, so that the others leave time for it (`overlap_policy.NextEpochProgress.move`)."""
         if joining or self._others is None:
             return super().load_state_from_peers(joining, **kwargs)
         self._others.announce("ready", self.local_epoch)
@@ -116,9 +116,9 @@ class OverlappedOptimizer(SwarmOptimizer):
             return
         averager: Any = self.grad_averager
         _log.info("Beginning optimizer step #%d, overlapped with calculation", self.local_epoch)
-        self._ahead = Ahead(share=self._share(averager.local_samples_accumulated))
+        self._ahead = NextEpochProgress(share=self._share(averager.local_samples_accumulated))
         self._local_gradients_loaded = False
-        averager.set_aside()
+        averager.reserve_gradients()
         self.round.blocked = True
         self._hidden = BackgroundRound(self._average_hidden, time.perf_counter)
         self._hidden.start()
@@ -141,7 +141,7 @@ class OverlappedOptimizer(SwarmOptimizer):
             self._first_attempt()
             group = self._average(self.scheduled_grads)
             if not self._leaving:
-                self.progress.tell_epoch(self.local_epoch + 1)
+                self.progress.report_epoch(self.local_epoch + 1)
             return group
 
     def _go_on(self, hidden: BackgroundRound[Group | None], step: int) -> None:
@@ -161,7 +161,7 @@ class OverlappedOptimizer(SwarmOptimizer):
 
     def _newcomers(self) -> bool:
         """Whether peers are about to download the state. In the first epoch there is none yet."""
-        return self._others is not None and self.local_epoch > 0 and self._others.others_coming() > 0
+        return self._others is not None and self.local_epoch > 0 and self._others.others_joining() > 0
 
     def _end_round(self, hidden: BackgroundRound[Group | None]) -> None:
         averager: Any = self.grad_averager
@@ -170,14 +170,14 @@ class OverlappedOptimizer(SwarmOptimizer):
         try:
             with self.tracker.pause_updates():
                 stepped = self._take_end(hidden)
-                averager.begin_with(ahead.samples, ahead.steps)
+                averager.begin_next_epoch(ahead.samples, ahead.steps)
                 self.progress.credit(self.local_epoch, ahead.samples)
         except BehindError as error:
-            averager.begin_with(0, 0)
-            self.progress.tell_epoch(self.local_epoch)  # this peer does not have the next epoch's weights
+            averager.begin_next_epoch(0, 0)
+            self.progress.report_epoch(self.local_epoch)  # this peer does not have the next epoch's weights
             self._catch_up_after(error)
             return
-        self.round.ahead, self._look_early = ahead.samples, True
+        self.round.ahead, self._schedule_early = ahead.samples, True
         self.round_ended(stepped)
 
     def _take_end(self, hidden: BackgroundRound[Group | None]) -> bool:
@@ -187,10 +187,10 @@ class OverlappedOptimizer(SwarmOptimizer):
         except GivenUpError as error:
             self._give_up(error)
             return False
-        if self.is_astray(ahead_too=False):
+        if self.has_diverged(ahead_too=False):
             raise BehindError("the swarm converges on parameters of another lineage")
         averager: Any = self.grad_averager
-        with averager.aside_in_place():
+        with averager.round_gradients_in_place():
             if group is None:
                 self._step_alone()
             else:

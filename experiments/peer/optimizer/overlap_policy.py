@@ -19,7 +19,7 @@ class Move(Enum):
 
 
 @dataclass
-class Ahead:
+class NextEpochProgress:
     """Samples calculated since the round began. `share`: this peer's share of the target batch size."""
 
     share: int = 0

@@ -11,7 +11,7 @@ from typing import Any
 from hivemind.optim.progress_tracker import GlobalTrainingProgress, LocalTrainingProgress, ProgressTracker
 from hivemind.utils.timed_storage import get_dht_time
 
-from experiments.peer.swarm.members import IsMember, anybody, sound_reports
+from experiments.peer.swarm.members import IsMember, anybody, valid_reports
 
 _log = logging.getLogger(__name__)
 _LATE_S = 3.0  # tolerance for slow DHT responses, which are not a standstill
@@ -55,7 +55,7 @@ class PunctualTracker(ProgressTracker):
         self.global_progress.next_fetch_time = self._round_since + limit_s
         self.global_state_updated.set()
 
-    def tell_epoch(self, epoch: int) -> None:
+    def report_epoch(self, epoch: int) -> None:
         """Report that this peer is at `epoch` without samples. The known progress of the swarm is kept."""
         self.local_progress = self._get_local_progress(epoch, 0)
         self.should_report_progress.set()
@@ -108,7 +108,7 @@ class PunctualTracker(ProgressTracker):
 
     def _parse_swarm_progress_data(self, metadata: Any) -> GlobalTrainingProgress:
         self._fetched_s = time.monotonic()
-        metadata = sound_reports(metadata, self.is_member)
+        metadata = valid_reports(metadata, self.is_member)
         if isinstance(metadata, dict) and (gone := self.gone()):
             metadata = {key: entry for key, entry in metadata.items() if _peer_of(entry) not in gone}
         known: Any = metadata  # Hivemind's annotation is the type that validated the dictionary

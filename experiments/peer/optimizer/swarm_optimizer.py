@@ -154,7 +154,7 @@ class SwarmOptimizer(hivemind.Optimizer):
 
         Hivemind lets a peer that is one epoch behind step with its own gradients and considers it caught up.
         """
-        return self.is_astray() or self.local_epoch < self.tracker.global_epoch
+        return self.has_diverged() or self.local_epoch < self.tracker.global_epoch
 
     def _update_global_epoch(self, grad_scaler: Any) -> None:
         if self.progress.stale:  # after a standstill this peer's own estimate says that the epoch is over
@@ -245,7 +245,7 @@ class SwarmOptimizer(hivemind.Optimizer):
         averager: Any = self.grad_averager
         averager.load_accumulators_into_averager_()
         with averager.get_tensors() as gradients:
-            self.state_averager.round_as_given_away(gradients)
+            self.state_averager.round_for_update(gradients)
         self._load_averaged_gradients_into_optimizer_()
         self._local_gradients_loaded = True
 
@@ -353,7 +353,7 @@ class SwarmOptimizer(hivemind.Optimizer):
     def _look_for_others(self, until: Until) -> int:
         if self._others is None:
             return self.tracker.global_progress.num_peers - 1
-        return self._others.others_left(self.local_epoch, until)
+        return self._others.others_expected(self.local_epoch, until)
 
     def _attempt(self, control: StepControl | None, left_s: float) -> StepControl:
         """Begin an attempt with a copy of the gradients, in the group of `control` or in a new one.
@@ -414,7 +414,7 @@ class SwarmOptimizer(hivemind.Optimizer):
         self.state_averager.round_ended()
         self._log_lineage()
 
-    def is_astray(self, ahead_too: bool = True) -> bool:
+    def has_diverged(self, ahead_too: bool = True) -> bool:
         """Whether the swarm converges on other weights than this peer's. Returns at once.
 
         The others are asked once per epoch, in its middle. Otherwise two groups that lost each other in a round could stay

@@ -110,7 +110,7 @@ class Publisher:
     ) -> None:
         """Add validators to `dht` and start a daemon thread. Raises PublishError, and RecordError for the VM's name.
 
-        `keep`: number of epochs readable at a time, at most MOST_EPOCHS.
+        `keep`: number of epochs readable at a time, at most MAX_EPOCHS.
         """
         from hivemind.dht.crypto import RSASignatureValidator
         from hivemind.dht.schema import SchemaValidator

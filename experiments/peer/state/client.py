@@ -21,7 +21,7 @@ class DownloadError(Exception):
 
 
 @dataclass(frozen=True)
-class Wanted:
+class BlobRequest:
     """A request to a donor. `epoch`: of an update, the epoch it leads to; of a state, the lowest useful one."""
 
     kind: str  # "state" or "update"
@@ -43,7 +43,7 @@ class Chunk:
     refused: str = ""  # reason of a refusal
 
 
-OpenStream = Callable[[Any, Wanted], Awaitable[AsyncIterator[Chunk]]]
+OpenStream = Callable[[Any, BlobRequest], Awaitable[AsyncIterator[Chunk]]]
 
 
 @dataclass
@@ -65,7 +65,7 @@ class ReceivedBlob:
 async def download(
     open_stream: OpenStream,
     donors: Sequence[Any],
-    wanted: Wanted,
+    wanted: BlobRequest,
     silence_s: float,
 ) -> ReceivedBlob:
     """Download from the first donor; after an interruption from it again or the next. `silence_s`: chunk timeout.
@@ -97,9 +97,9 @@ class _Refused(Exception):
 
 
 async def _attempt(
-    open_stream: OpenStream, donor: Any, wanted: Wanted, silence_s: float, blob: ReceivedBlob
+    open_stream: OpenStream, donor: Any, wanted: BlobRequest, silence_s: float, blob: ReceivedBlob
 ) -> None:
-    request = Wanted(wanted.kind, wanted.epoch, blob.key, blob.have)
+    request = BlobRequest(wanted.kind, wanted.epoch, blob.key, blob.have)
     stream = await asyncio.wait_for(open_stream(donor, request), silence_s)
     async with aclosing(stream):  # type: ignore[type-var] # it is always a generator, closed here
         first = await asyncio.wait_for(

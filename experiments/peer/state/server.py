@@ -28,7 +28,14 @@ from hivemind.utils import MPFuture, MSGPackSerializer
 from experiments.peer.averaging.lineage import alone
 from experiments.peer.averaging.powersgd_math import Factors
 from experiments.peer.state.catch_up import Get, Offer
-from experiments.peer.state.client import Chunk, DownloadError, OpenStream, ReceivedBlob, Wanted, download
+from experiments.peer.state.client import (
+    BlobRequest,
+    Chunk,
+    DownloadError,
+    OpenStream,
+    ReceivedBlob,
+    download,
+)
 from experiments.peer.state.encoding import CHUNK_BYTES, Blob, StateBytesError, pack, shared, unpack
 from experiments.peer.state.snapshot_cache import SnapshotCache
 from experiments.peer.state.transport import answers, chunks_of, message_of
@@ -93,7 +100,7 @@ class StateDonor(TrainingStateAverager):
             self._before, self.lineage = self.lineage, self.next_lineage()
         return result
 
-    def round_as_given_away(self, gradients: Sequence[torch.Tensor]) -> None:
+    def round_for_update(self, gradients: Sequence[torch.Tensor]) -> None:
         """Round the gradients in place to the values that peers downloading this update will receive."""
         round_for_update(gradients, self._update_compression)
 
@@ -225,7 +232,7 @@ class StateDonor(TrainingStateAverager):
         """Stream a state or an update from an offset on. A new request of a peer ends its previous stream."""
         message: Any = request
         fields: Any = MSGPackSerializer.loads(message.metadata)
-        wanted = Wanted(*fields)
+        wanted = BlobRequest(*fields)
         token = self._streams[context.remote_id] = object()
         future: Any = MPFuture()
         self._requests_out.send((wanted.kind, wanted.epoch, wanted.key, future))
@@ -281,19 +288,19 @@ class StateDonor(TrainingStateAverager):
     async def _download(self, get: Get, future: Any) -> None:
         try:
             silence_s = self.next_chunk_timeout or 30.0
-            wanted = Wanted(get.kind, get.epoch)
+            wanted = BlobRequest(get.kind, get.epoch)
             future.set_result(await download(self._open, get.donors, wanted, silence_s))
         except Exception as error:  # noqa: BLE001 - raised in the requesting process
             future.set_exception(error if isinstance(error, DownloadError) else DownloadError(repr(error)))
 
-    async def _open(self, donor: str, wanted: Wanted) -> AsyncIterator[Chunk]:
+    async def _open(self, donor: str, wanted: BlobRequest) -> AsyncIterator[Chunk]:
         return await open_from(self._p2p, self.prefix)(donor, wanted)
 
 
 def open_from(p2p: P2P, namespace: str) -> OpenStream:
     """Return the `OpenStream` for `client.download`, with donors given as libp2p ids. `namespace`: averager prefix."""
 
-    async def open_stream(donor: str, wanted: Wanted) -> AsyncIterator[Chunk]:
+    async def open_stream(donor: str, wanted: BlobRequest) -> AsyncIterator[Chunk]:
         stub: Any = StateDonor.get_stub(p2p, PeerID.from_base58(donor), namespace=namespace)
         fields = (wanted.kind, wanted.epoch, wanted.key, wanted.offset)
         stream = await stub.rpc_take_state(DownloadData(metadata=MSGPackSerializer.dumps(fields)))

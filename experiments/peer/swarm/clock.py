@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from cloud.clock import MAX_SKEW_S, SET_THE_CLOCK, ticks_s
+from cloud.clock import MAX_SKEW_S, SET_CLOCK_HINT, ticks_s
 
 _log = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 CLOCK_VARIABLE = "ORCH_CLOCK"
 
 
-def told_time(
+def controller_time(
     text: str, wall_s: Callable[[], float] = time.time, ticks_s: Callable[[], float] = ticks_s
 ) -> Callable[[], float]:
     """Clock that continues the unix time passed in `CLOCK_VARIABLE`; this machine's clock if there is none."""
@@ -133,7 +133,7 @@ def install_clock(clock: SwarmClock) -> None:
             found = await call_ping(self, peer, validate=False)
             if found is not None and not clock.adopted:
                 raise protocol.ValidationError(
-                    f"this machine's clock is more than {MAX_SKEW_S:.0f} s from the swarm's: {SET_THE_CLOCK}"
+                    f"this machine's clock is more than {MAX_SKEW_S:.0f} s from the swarm's: {SET_CLOCK_HINT}"
                 )
         return await call_ping(self, peer, validate=validate, strict=strict)
 

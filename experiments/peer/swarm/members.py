@@ -78,7 +78,7 @@ def libp2p_id(text: str) -> PeerID | None:
         return None
 
 
-def sound_reports(metadata: Any, is_member: IsMember = anybody) -> Mapping[Any, Any] | None:
+def valid_reports(metadata: Any, is_member: IsMember = anybody) -> Mapping[Any, Any] | None:
     """Keep the progress reports that Hivemind can process and that members wrote about themselves."""
     if not isinstance(metadata, dict):
         return None

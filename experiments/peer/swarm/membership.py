@@ -135,7 +135,7 @@ class Membership(threading.Thread):
             self._log_errors(partial(self._read, self._config.dht_timeout_s))
         return self._count_others(epoch, ("training",))
 
-    def others_left(self, epoch: int, until: Until = "enough answered") -> int:
+    def others_expected(self, epoch: int, until: Until = "enough answered") -> int:
         """Number of other peers that the next attempt at the round of `epoch` may find, including silent ones.
 
         Call it after a failed attempt. "now" returns at once, and the peers are checked meanwhile. "enough answered" returns
@@ -194,7 +194,7 @@ class Membership(threading.Thread):
         silent = frozenset(p for p, member in self._others() if member.until_s <= self._silent.get(p, -1.0))
         return self._count_others(epoch, _expected_at(epoch), silent)
 
-    def others_coming(self) -> int:
+    def others_joining(self) -> int:
         """Number of other peers about to download the swarm's state, as currently known; returns at once."""
         return sum(member.phase == "ready" and peer not in self._gone for peer, member in self._others())
 

@@ -1,7 +1,7 @@
-"""Every patch of Hivemind 1.1.12 in one list, `PATCHES`; docs/hivemind.md describes each.
+"""All patches of Hivemind 1.1.12, in the list `PATCHES`. docs/hivemind.md describes each.
 
-Three more replacements take an object of the peer's and are installed by it: its clock (`swarm/clock.py: follow`), its
-allowlist (`swarm/allowlist.py: install_allowlist`) and its ledger of model bytes (`reporting/model_bytes.py:
+Three more replacements need an object of the peer, which installs them: its clock (`swarm/clock.py: follow`), its
+allowlist (`swarm/allowlist.py: install_allowlist`) and its counter of model bytes (`reporting/model_bytes.py:
 count_tensors`).
 """
 
@@ -28,17 +28,17 @@ from hivemind.utils.asyncio import _AsyncContextWrapper
 from hivemind.utils.mpfuture import MPFuture
 
 from experiments.wire.hivemind.sockets import short_socket_folder
-from experiments.wire.hivemind.values import MOST_ENTRIES, entries_of, is_sound, sound_value
+from experiments.wire.hivemind.values import MAX_ENTRIES, entries_of, is_sound, sound_value
 
 _log = logging.getLogger(__name__)
 
 Program = Literal["peer", "monitor"]
-_DRAIN_S = 5.0  # a reader sees within milliseconds that its handler has ended
+_DRAIN_S = 5.0  # a reader normally notices within milliseconds that its handler has ended
 
 
 @dataclass(frozen=True)
 class Patch:
-    """One patch. `apply` may be called twice."""
+    """One patch. `apply` is idempotent."""
 
     name: str
     corrects: str
@@ -48,17 +48,14 @@ class Patch:
 
 
 def apply(program: Program) -> None:
-    """Apply the program's patches to this process and those forked from it. Safe to call twice.
-
-    Raises SocketFolderError.
-    """
+    """Apply the program's patches to this process and those forked from it. Idempotent. Raises SocketFolderError."""
     for patch in PATCHES:
         if program in patch.programs:
             patch.apply()
 
 
 def replace(owner: Any, name: str, patched: Callable[[Any], Any]) -> None:
-    """Set `owner.name` to `patched(original)`, once; the replacement's `unpatched` is the original."""
+    """Replace `owner.name` by `patched(original)`, once. The original is kept as `unpatched` of the replacement."""
     original = getattr(owner, name)
     if hasattr(original, "unpatched"):
         return
@@ -68,11 +65,11 @@ def replace(owner: Any, name: str, patched: Callable[[Any], Any]) -> None:
 
 
 def shield_reducer() -> None:
-    """Shield the part reducer's shared future from the end of one sender.
+    """Shield the part reducer's shared future from the failure of one sender.
 
-    `TensorPartReducer.accumulate_part` awaits one future per part from the handler of every
-    sender. When a sender dies, cancelling its handler cancels that shared future: the reducer
-    breaks for all, the local part never comes, and this peer hangs until `allreduce_timeout`.
+    `TensorPartReducer.accumulate_part` awaits one future per part from the handler of every sender. When a sender dies,
+    its handler is cancelled, which cancels the shared future: the reducer fails for all senders, the local part is never
+    completed, and this peer hangs until `allreduce_timeout`.
     """
 
     def patched(original: Any) -> Any:
@@ -87,11 +84,11 @@ def shield_reducer() -> None:
 
 
 def release_cancelled_locks() -> None:
-    """Release a lock that was acquired for a task which was cancelled meanwhile.
+    """Release a lock that was acquired for a task that has been cancelled.
 
-    `enter_asynchronously` takes a lock in a thread. When the task is cancelled, the thread still gets the lock, and
-    nobody releases it: an all-reduce that was given up within milliseconds of its beginning kept the gradients locked,
-    and the peer waited for them for ever in its next round.
+    `enter_asynchronously` acquires a lock in a thread. If the task is cancelled, the thread still acquires the lock, which
+    is then never released: an all-reduce that was cancelled within milliseconds of its start kept the gradients locked,
+    and the peer waited for them forever in its next round.
     """
 
     def patched(original: Any) -> Any:
@@ -110,7 +107,7 @@ def release_cancelled_locks() -> None:
 
 
 def keep_tasks_of_hiveminds_loops() -> None:
-    """Keep each task of the DHT's and the averagers' processes until it is done (`keep_tasks`)."""
+    """Keep references to the tasks in the processes of the DHT and the averagers (`keep_tasks`)."""
 
     def patched(original: Any) -> Any:
         def switch_to_uvloop() -> asyncio.AbstractEventLoop:
@@ -125,11 +122,11 @@ def keep_tasks_of_hiveminds_loops() -> None:
 
 
 def keep_tasks(loop: asyncio.AbstractEventLoop) -> None:
-    """Keep the loop's tasks until they are done. A program that runs its own loop calls this itself.
+    """Keep references to the loop's tasks until they are done. A program that runs its own loop calls this itself.
 
-    A loop refers weakly to its tasks, and a connection weakly to the reader that a task waits for
-    (https://github.com/python/cpython/issues/91887): where nothing else holds it, the garbage collector ends the task
-    in the middle of its work.
+    A loop has only weak references to its tasks, and a connection to the reader that a task waits for
+    (https://github.com/python/cpython/issues/91887). Without another reference, the garbage collector destroys a task
+    that is still running.
     """
     kept: set[asyncio.Future[Any]] = set()
 
@@ -143,10 +140,10 @@ def keep_tasks(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def drain_streams() -> None:
-    """Let a stream end when its handler has ended, though its sender went on.
+    """Close a stream when its handler has ended, even if the sender continues to send.
 
-    A stream's reader puts messages into a short queue for the handler. When the handler ends while the queue is
-    full, the reader waits for ever: the stream is not closed, and its sender does not learn that this peer has failed.
+    A stream's reader puts messages into a short queue for the handler. If the handler ends while the queue is full, the
+    reader waits forever: the stream is not closed, and the sender does not notice that this peer has failed.
     """
 
     def patched(original: Any) -> Any:
@@ -168,7 +165,7 @@ def drain_streams() -> None:
 
 
 class _OpenCalls(dict[Any, "asyncio.Future[Any]"]):
-    """Calls by their id; a call that was given up counts as absent, though its caller has not removed it yet."""
+    """Calls by id. A cancelled call counts as absent even before its caller has removed it."""
 
     def __contains__(self, call_id: object) -> bool:
         call = self.get(call_id)
@@ -176,11 +173,11 @@ class _OpenCalls(dict[Any, "asyncio.Future[Any]"]):
 
 
 def ignore_late_answers() -> None:
-    """Ignore the answer to a call that was given up.
+    """Ignore the answer to a cancelled call.
 
-    One task reads the answers to all of a process's calls from p2pd. When a call is given up in the moment its
-    answer arrives, the answer is put into a cancelled future; that raises, the task ends, and no call of this process
-    is ever answered again.
+    One task reads the answers to all calls of a process from p2pd. If a call is cancelled just when its answer arrives,
+    the answer is set on a cancelled future. That raises, the task ends, and no call of this process is ever answered
+    again.
     """
 
     def patched(original: Any) -> Any:
@@ -194,11 +191,11 @@ def ignore_late_answers() -> None:
 
 
 def refuse_unsound_values() -> None:
-    """Refuse values that not everybody can read (`values.is_sound`) where they reach this process's DHT node.
+    """Refuse values that cannot be read (`values.is_sound`) when they reach this process's DHT node.
 
-    A node may send anything: values that are no bytes or that msgpack cannot read, entries for months ahead, dictionaries
-    of a size that is no number. Hivemind reads them when somebody asks for the key, in the asker's search: one such
-    entry, and nobody who asks that node gets any value of the key.
+    A node may send anything: values that are not bytes or not msgpack, entries that expire months ahead, dictionaries
+    whose size is not a number. Hivemind parses them in the search of the node that asks for the key, so a single such
+    entry prevents every node that asks from reading any value of the key.
     """
 
     def patched_find(original: Any) -> Any:
@@ -218,8 +215,8 @@ def refuse_unsound_values() -> None:
                 if not is_sound(plain, value, expiration, timed_storage.get_dht_time()):
                     return False
                 return bool(original(self, key, subkey, value, expiration))
-            except Exception as error:  # noqa: BLE001 - a validator's; whatever it is, this is no record of ours
-                _log.info("a record that cannot be judged: %r", error)
+            except Exception as error:  # noqa: BLE001 - a validator may raise anything; the record is invalid
+                _log.info("refused a record that cannot be validated: %r", error)
                 return False
 
         return validate
@@ -229,11 +226,11 @@ def refuse_unsound_values() -> None:
             try:
                 now_s = timed_storage.get_dht_time()
                 with values.freeze():
-                    few = len(values) <= MOST_ENTRIES
+                    few = len(values) <= MAX_ENTRIES
                 sound = all(is_sound(k, e.value, e.expiration_time, now_s) for k, e in entries_of(values))
                 return few and sound and bool(original(self, key, values))
             except Exception as error:  # noqa: BLE001 - as above
-                _log.info("values that cannot be judged: %r", error)
+                _log.info("refused values that cannot be validated: %r", error)
                 return False
 
         return validate
@@ -243,14 +240,14 @@ def refuse_unsound_values() -> None:
     replace(DHTProtocol, "_validate_dictionary", patched_dictionary)
 
 
-_locks_of = 0  # the process that made its own
+_locks_of = 0  # id of the process that created its own locks
 
 
 def own_locks() -> None:
-    """Give this process, and those it will fork, Hivemind's module-wide locks of their own.
+    """Give this process, and those it forks, their own copies of Hivemind's module-wide locks.
 
-    The emulated cloud forks its VMs from one process that has Hivemind loaded, and with it those locks: a VM killed
-    while it holds one would stop all the others for ever, which no real VM can do.
+    The emulated cloud forks its VMs from one process in which Hivemind, with these locks, is already loaded. A VM that is
+    killed while it holds one would block all others forever, which cannot happen between real VMs.
     """
     global _locks_of
     if _locks_of != os.getpid():
@@ -296,7 +293,7 @@ PATCHES = (
 
 
 async def _drain(requests: AsyncIterator[Any]) -> None:
-    """Take what is left, so that the reader goes on to see that the handler has ended."""
+    """Consume the remaining messages, so that the reader notices that the handler has ended."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_DRAIN_S):
             async for _ in requests:
@@ -309,7 +306,7 @@ def _leave(context: Any, entered: asyncio.Future[Any]) -> None:
 
 
 def _retrieve_error(task: asyncio.Task[Any]) -> None:
-    """Retrieve a task's error: nobody awaits it any more once its sender has gone."""
+    """Retrieve a task's exception, because no one awaits the task once its sender is gone."""
     if not task.cancelled():
         task.exception()
 

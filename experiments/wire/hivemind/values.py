@@ -1,4 +1,4 @@
-"""Which values Hivemind 1.1.12's DHT may store and hand on, whoever sent them. Pure; `patches.py` applies it."""
+"""Validation of values that Hivemind 1.1.12's DHT stores and forwards. Pure; applied by `patches.py`."""
 
 # pyright: reportMissingTypeStubs=false, reportPrivateUsage=false
 from __future__ import annotations
@@ -10,25 +10,23 @@ from typing import Any
 from hivemind.dht.storage import DictionaryDHTValue
 from hivemind.utils import MSGPackSerializer
 
-MOST_BYTES = 64 * 1024  # of one entry; the largest of ours have 32 KiB
-MOST_ENTRIES = 2048  # of one key
-MOST_AHEAD_S = (
-    2 * 3600.0
-)  # of an entry that nobody signed: its life of minutes, and what clocks may differ by
+MAX_ENTRY_BYTES = 64 * 1024  # our largest entries have 32 KiB
+MAX_ENTRIES = 2048  # per key
+MAX_AHEAD_S = 2 * 3600.0  # of an unsigned entry: its lifetime of minutes, and differences between clocks
 _SUBKEY_BYTES = 1024
 _DICTIONARY: Any = DictionaryDHTValue
 _SIGNATURE = re.compile(rb"\[signature:(.+?)\]")
 
 
 def is_sound(subkey: object, value: object, expiration: object, now_s: float) -> bool:
-    """Whether an entry can be read by anybody. `subkey` None: the key has this value alone. Never raises.
+    """Whether every node can read an entry. `subkey` None: the key has a single value. Never raises.
 
-    Subkeys are bytes: Hivemind orders entries that expire at the same time by their subkeys, and those of two types raise there.
+    Subkeys must be bytes: Hivemind sorts entries with the same expiration by their subkeys, which fails for mixed types.
 
-    An entry without an owner's key in its subkey expires `MOST_AHEAD_S` from `now_s` (DHT time) at the latest: anybody
-    may have written it.
+    An entry without an owner's key in its subkey may have been written by anyone, so it may expire at most `MAX_AHEAD_S`
+    after `now_s` (DHT time).
     """
-    if not isinstance(value, bytes) or len(value) > MOST_BYTES:
+    if not isinstance(value, bytes) or len(value) > MAX_ENTRY_BYTES:
         return False
     if not isinstance(expiration, int | float) or not math.isfinite(expiration):
         return False
@@ -36,13 +34,13 @@ def is_sound(subkey: object, value: object, expiration: object, now_s: float) ->
     if subkey is not None:
         if not isinstance(subkey, bytes) or len(subkey) > _SUBKEY_BYTES:
             return False
-        if not owned and expiration > now_s + MOST_AHEAD_S:
+        if not owned and expiration > now_s + MAX_AHEAD_S:
             return False
     return _is_readable(_SIGNATURE.sub(b"", value)) and (owned or _is_readable(value))
 
 
 def sound_value(value: object, now_s: float) -> Any:
-    """A node's answer, without what is not sound; None when nothing is left. Never raises."""
+    """Return a node's answer without its unsound entries. None if nothing is left. Never raises."""
     if isinstance(value, bytes):
         return value if is_sound(None, value, 0.0, now_s) else None
     kept = [
@@ -60,12 +58,15 @@ def sound_value(value: object, now_s: float) -> Any:
 
 
 def entries_of(value: object) -> list[tuple[Any, Any]]:
-    """Subkeys and entries (`value`, `expiration_time`) of a key's dictionary, the expired too; no flood's rest. Never raises."""
+    """Return subkeys and entries (`value`, `expiration_time`) of a key's dictionary, expired ones included. Never raises.
+
+    At most `MAX_ENTRIES` are returned.
+    """
     if not isinstance(value, _DICTIONARY):
         return []
     dictionary: Any = value
     with dictionary.freeze():
-        return list(dictionary.items())[:MOST_ENTRIES]
+        return list(dictionary.items())[:MAX_ENTRIES]
 
 
 def _is_readable(value: bytes) -> bool:

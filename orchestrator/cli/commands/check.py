@@ -144,9 +144,9 @@ def _findings(on: str, online: bool) -> list[Finding]:
     if not online:
         text = "not checked: clouds are contacted with --online only"
         return [*found, Finding("clock, quotas, acceptance", "unknown", text, "`orch check --online`")]
-    from cloud.vendors import AWS, RENTED
+    from cloud.vendors import AWS, RENTABLE
     from orchestrator.checks import online as asked
 
     names = [finding.check.split()[-1] for finding in known if finding.state == "ok"]
-    found += [*asked.accepted(names), *(asked.clock(name) for name in names or list(RENTED)[:1])]
+    found += [*asked.accepted(names), *(asked.clock(name) for name in names or list(RENTABLE)[:1])]
     return [*found, *(asked.quotas() if AWS.name in names else ())]

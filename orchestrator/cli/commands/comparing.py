@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from analysis.compare.accuracy_runs import compare_held_out
+from analysis.compare.differences import Differences, own_run
 from analysis.compare.expectations import Listed, judge_expected
 from analysis.compare.option_figures import OptionRun
 from analysis.compare.option_runs import option_run
@@ -16,7 +17,7 @@ from analysis.compare.options import Gains, gains
 from analysis.compare.published import ComparedRun
 from analysis.compare.published_runs import compared_run, replayed_figures
 from analysis.importers.base import ImportFailed
-from analysis.replay import read_folder
+from analysis.replay import ReadRun, read_folder
 from analysis.report.study.comparison import Compared
 from experiments.study_file.expectations import Expectation
 from experiments.study_file.limits import Limit, read_limits
@@ -48,7 +49,7 @@ class _Entry(NamedTuple):
 
 
 @dataclass
-class Wanted:
+class BlobRequest:
     """What to compare, with each run once."""
 
     study: str | None = None  # the id, if a single study is compared
@@ -63,15 +64,16 @@ class Wanted:
     columns: tuple[str, ...] = ()  # figures of the gains
     listed: list[tuple[Listed, Path | None]] = field(default_factory=list)  # row and run folder of each job
     expect: tuple[Expectation, ...] = ()
+    whole: bool = False  # all runs that the limits are for
 
     @property
     def folders(self) -> list[Path]:
         return list(self.runs)
 
 
-def wanted_runs(home: Path, targets: Sequence[str]) -> Wanted:
+def wanted_runs(home: Path, targets: Sequence[str]) -> BlobRequest:
     """Resolve the command line arguments to runs and studies. Raises UsageError."""
-    found = Wanted(limits=str(STUDIES / "paper-abc-limits.csv"))
+    found = BlobRequest(limits=str(STUDIES / "paper-abc-limits.csv"))
     runs = set(list_runs(home))
     for text in targets:
         folder = None if text in runs or text == "latest" else find_study_folder(home, text)
@@ -95,19 +97,21 @@ def wanted_runs(home: Path, targets: Sequence[str]) -> Wanted:
     return found
 
 
-def wanted_study(home: Path, study: StudyDefinition, state: StudyState) -> Wanted:
+def wanted_study(home: Path, study: StudyDefinition, state: StudyState) -> BlobRequest:
     """Collect a study's runs that have numbers, and the reasons why the others have none."""
     limits = study.compare["limits"]
     own = str(studies_folder(home) / study.study_id / limits) if limits else ""
     accuracy = study.compare.get("accuracy")  # missing in studies of an older orch
-    found = Wanted(study.study_id, replay=study.compare["replay"], limits=own, accuracy=accuracy)
+    found = BlobRequest(study.study_id, replay=study.compare["replay"], limits=own, accuracy=accuracy)
     found.baseline = study.compare.get("baseline", "")
     found.columns = tuple(study.compare.get("columns", ()))
+    found.whole = not study.part
     found.expect = tuple(Expectation.model_validate(one) for one in study.compare.get("expect", ()))
     for one in state.jobs:
         job, folder, missing = one.job, None, ""
         if one.result is None:
             found.missing[job.key] = missing = _why(one, state)
+            found.whole = False
         else:
             folder = run_folder(home, one.result.run_id)
             found.runs[folder] = _Entry(job.label, len(one.counted), job.judged, job.against)
@@ -116,24 +120,31 @@ def wanted_study(home: Path, study: StudyDefinition, state: StudyState) -> Wante
     return found
 
 
-def compare_wanted(wanted: Wanted, logs: Path | None, limits: str, include_contended: bool) -> Compared:
+def compare_wanted(wanted: BlobRequest, logs: Path | None, limits: str, include_contended: bool) -> Compared:
     """Read and compare. `limits`: a file that overrides `wanted.limits`, or "none". Raises UsageError, ImportFailed."""
     replayed = _replayed(wanted, logs)
     rows: list[ComparedRun] = []
     options: list[OptionRun] = []
     readable: list[RunNumbers] = []
+    compared: list[ReadRun] = []
+    whole = wanted.whole or bool(
+        limits and wanted.study is None
+    )  # limits given for these runs are for them all
     for folder, entry in wanted.runs.items():
         try:
             read = read_folder(folder)
         except StoreError as error:
             wanted.missing[folder.name] = f"cannot be read: {error}"
+            whole = False
             continue
         readable.append(read.run)
         row = compared_run(read, replayed, entry.label, entry.attempts, entry.judged)
         if row.emulated["sps"] is None:
             wanted.missing[folder.name] = "no measured epoch"
+            whole = False
         else:
             rows.append(row)
+            compared.append(read)
             if wanted.baseline:
                 options.append(option_run(read.run, row, entry.label, include_contended, entry.against))
     alike = None
@@ -141,7 +152,12 @@ def compare_wanted(wanted: Wanted, logs: Path | None, limits: str, include_conte
         alike = compare_held_out(readable, **wanted.accuracy, include_contended=include_contended)
     gained = _gained(wanted, options) if wanted.baseline else None
     asked = limits_of(limits or wanted.limits)
-    return Compared(rows, asked, wanted.missing, include_contended, alike, gained)
+    found = Compared(rows, asked, wanted.missing, include_contended, alike, gained, whole=whole)
+    several = wanted.study is None and len(rows) > 1
+    if rows and not wanted.baseline and (several or not found.published):
+        own = tuple(own_run(read, include_contended) for read in compared)
+        return replace(found, differences=Differences(own))
+    return found
 
 
 def expected_of(study: str) -> tuple[Expectation, ...]:
@@ -149,7 +165,7 @@ def expected_of(study: str) -> tuple[Expectation, ...]:
     return () if study == _NO_LIMITS else load_study(study).spec.compare.expect
 
 
-def _gained(wanted: Wanted, options: Sequence[OptionRun]) -> Gains:
+def _gained(wanted: BlobRequest, options: Sequence[OptionRun]) -> Gains:
     """Compute the gains and the verdicts on them."""
     listed = [
         replace(one, missing=wanted.missing.get(folder.name, "")) if folder else one
@@ -169,7 +185,7 @@ def _why(one: JobState, state: StudyState) -> str:
     return f"{end.status.replace('_', ' ')}{f': {end.error}' if end.error else ''}"
 
 
-def _replayed(wanted: Wanted, logs: Path | None) -> dict[str, Any]:
+def _replayed(wanted: BlobRequest, logs: Path | None) -> dict[str, Any]:
     """Replay the paper's logs from `logs`, else from ORCH_SHARED if there are any."""
     shared = os.environ.get("ORCH_SHARED", "")
     found = logs or Path(shared) / "paper-traces"

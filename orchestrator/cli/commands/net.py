@@ -107,10 +107,10 @@ def _check(
             "from": row.source,
             "to": row.target,
             "rtt_ms": round(row.rtt_s * 1e3, 1),
-            "wished_rtt_ms": round(row.wished_rtt_s * 1e3, 1),
+            "wished_rtt_ms": round(row.expected_rtt_s * 1e3, 1),
             "mbps": round(row.bps / 1e6, 1),
             "both_ways_mbps": None if row.both_bps is None else round(row.both_bps / 1e6, 1),
-            "wished_mbps": round(row.wished_bps / 1e6, 1),
+            "wished_mbps": round(row.expected_bps / 1e6, 1),
             "worst_error_pct": round(row.worst_error * 100, 1),
         }
         for row in rows

@@ -87,14 +87,14 @@ def _plan(
     from orchestrator.cli.render.summary import plan_lines, plan_table
     from orchestrator.cli.render.words import owner_words
     from orchestrator.cli.starting import plan_for, plan_json
-    from orchestrator.home import home_folder, kept_owner
+    from orchestrator.home import home_folder, stored_owner
 
     if output not in ("table", "json") and not output.endswith(".json"):
         raise typer.BadParameter(f"'{output[:80]}' is not table, json or the name of a .json file")
     spec = load(experiment, overrides or (), matrix or ())
     plan = plan_for(spec, on.value, Decimal(str(price_tolerance)))
     if TARGETS[on].rents:
-        say(owner_words(kept_owner(home_folder())))
+        say(owner_words(stored_owner(home_folder())))
     if output == "json":
         typer.echo(plan_json(plan))
     elif output == "table":

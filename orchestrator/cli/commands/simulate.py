@@ -179,6 +179,6 @@ def _row(outcome: Outcome) -> dict[str, Any]:
     from dataclasses import asdict
 
     values = asdict(outcome)
-    for name in ("journal", "simulated_s", "rounds", "calm_looks"):
+    for name in ("journal", "simulated_s", "rounds", "fault_free_checks"):
         del values[name]
     return {**values, "hours": outcome.simulated_s / 3600.0}

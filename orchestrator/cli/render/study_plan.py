@@ -40,7 +40,7 @@ def plan_document(name: str, on: str, plans: Mapping[str, Mapping[str, Any]], re
 def study_plan_lines(
     document: Mapping[str, Any], obstacles: Mapping[str, Sequence[str]] | None = None
 ) -> list[str]:
-    """Format `plan_document`; a note shared by several runs is printed once.
+    """Format `plan_document`; a warning or note shared by several runs is printed once.
 
     `obstacles`: by run, the leading notes that say why it cannot be launched. They are printed first.
     """
@@ -67,6 +67,11 @@ def study_plan_lines(
     if document["contended_retries"]:
         times = "once" if document["contended_retries"] == 1 else "twice"
         lines.append(f"  not included: a run disturbed by the host is repeated, at most {times}")
+    warned: dict[str, list[str]] = {}
+    for run in runs:
+        for warning in run.get("warnings", ()):
+            warned.setdefault(warning, []).append(run["run"])
+    lines.extend(f"  warning: {_several(keys, len(runs))}: {warning}" for warning, keys in warned.items())
     worst: dict[str, list[str]] = {}
     others: dict[str, list[str]] = {}
     for run in runs:

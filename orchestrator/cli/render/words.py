@@ -96,7 +96,7 @@ def emulation_line(run: Mapping[str, Any]) -> str:
     scaled = f"scaled: {shrunk}" if shrunk else "not scaled" if named else "scales unknown"
     where = (
         "plain processes on loopback, WITHOUT network distance"
-        if not target.has_distance
+        if not target.emulates_distance
         else "real peers in network namespaces on this machine"
     )
     return f"Emulated cloud: {where}; {scaled}"

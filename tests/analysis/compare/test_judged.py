@@ -25,7 +25,7 @@ from analysis.report.study.comparison import Compared, comparison, wide_rows
 from cloud.prices.book import load as load_book
 from experiments.catalog import published, published_runs
 from experiments.parse.load import load
-from experiments.study_file.basis import study_basis
+from experiments.study_file.basis import paper_basis
 from experiments.study_file.limits import read_limits
 from experiments.study_file.load import STUDIES
 from metrics.store.database import RunStore
@@ -58,10 +58,10 @@ def test_only_the_paper_s_experiment_has_published_figures(tmp_path: Path, overr
 
 def test_irrelevant_settings_do_not_prevent_judging():
     for free in ("seed=7", "measure.epochs=5", "budget_usd=3", "swarm.optimizer.lr=0.1", "peers[0].name=x"):
-        basis = study_basis(load("geo-c8", [free], shipped=True))
+        basis = paper_basis(load("geo-c8", [free], shipped=True))
         assert (basis.published, basis.options) == (published("geo-c8"), ())
     for name in published_runs():
-        basis = study_basis(load(name, shipped=True))
+        basis = paper_basis(load(name, shipped=True))
         assert (basis.published, basis.why, basis.options) == (published(name), "", ())
 
 

@@ -244,7 +244,11 @@ def test_excluded_run_is_listed_but_not_in_the_figures():
     assert found_row["run_ids"] == ["w1"]
     alone = gains([a_run("kernel"), busy], "kernel")
     line = gain_table(Gains("kernel", ("sps", "loss"), alone))[1]
-    assert (line["runs"], line["samples/s"], line["training loss"]) == (0, "unknown", "unknown")
+    assert (line["runs"], line["mean of epoch rates, samples/s"], line["training loss"]) == (
+        0,
+        "unknown",
+        "unknown",
+    )
     assert row_of(alone, "wan").cells["sps"].why == "the host was too busy"
     assert line["note"] == "the host was too busy"
     base = replace(a_run("kernel"), left_out="the host was too busy")
@@ -282,7 +286,7 @@ def test_origin_and_busy_host_are_shown_with_gains():
     assert (long["wan"]["origin"], long["wan"]["host_contended"]) == ("emulated", True)
     assert long["wan"]["scales"] == "bytes 100, time 1, samples 8; bytes 100, time 1, samples 1"
     assert table[1]["communication, s"] == "40 (1.000x, 1.000 to 1.000)"
-    assert table[1]["egress GB a VM and epoch"] == "2 (1.000x, 1.000 to 1.000)"
+    assert table[1]["egress GB per VM and epoch"] == "2 (1.000x, 1.000 to 1.000)"
     shown = {(row["label"], row["ran_on"]) for row in gain_section(found).rows}
     assert ("none", "rented") in shown
 

@@ -162,7 +162,7 @@ def test_epochs_excluded_from_sps_are_in_the_authors_mean_and_named(tmp_path: Pa
     assert row["sps"] == pytest.approx((truth.swarm_samples[2] + truth.swarm_samples[3]) / seconds, rel=0.002)
     assert row["n_epochs"] == 2
     assert (
-        "sps (2 epochs) leaves out records that sps_epoch_mean (5 rates, as the study counts them) has: "
+        "sps (2 epochs) leaves out records that sps_epoch_mean (5 rates, counted as in the paper) includes: "
         "epochs 2 and 3: recorded twice, only the first record is used; epoch 4: rate 0."
     ) in row["warnings"]
     assert "no wall time" not in text

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from made_up_run import write_run
 
+from analysis.compare.paper import references
 from analysis.report.files import csv_text
 from analysis.report.study.build import build, load
 from analysis.report.study.sections import sections
@@ -135,7 +136,7 @@ def test_unknown_figures_are_listed(own_page: Path):
 def test_csv_equals_the_rows(own_page: Path):
     folder = own_page.parent
     runs, _ = load([folder / "geo-c4-x", folder / "geo-c8-x", folder / "failed-x"], BOOK)
-    for part in sections(runs, paper=False):
+    for part in sections(runs, False, references()):
         text = (folder / "report_files" / f"{part.name}.csv").read_text()
         assert text == csv_text(part.rows)
         read = list(csv.DictReader(text.splitlines()))

@@ -129,6 +129,6 @@ def test_a_calm_model_has_the_same_streams_and_no_spells():
 
 def test_a_model_that_is_not_there_is_an_error():
     assert path_model_names() == ["none", "study", "study-calm"]
-    for read in (path_model, vm_model, vm_limit):
+    for read in (path_model, vm_model):
         with pytest.raises(NetworkError, match=r"s.csv has no .*'moon'"):
             read("moon")

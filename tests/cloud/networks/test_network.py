@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cloud.networks import Network, NetworkError, network_names, vm_limit
+from cloud.networks import Network, NetworkError, network_names
 
 US, EU = "gcp/us-central1/us-central1-a", "gcp/europe-west1/europe-west1-b"
 ASIA, AUS = "gcp/asia-east1/asia-east1-a", "gcp/australia-southeast1/australia-southeast1-b"
@@ -81,7 +81,3 @@ def test_a_wrong_name_gets_the_nearest():
     assert network_names() == ["study-2023-04", "study-2023-04-hybrid"]
     with pytest.raises(NetworkError, match="did you mean 'study-2023-04'"):
         Network.load("study-2023-4")
-
-
-def test_the_limit_of_a_vm_is_the_studys():
-    assert vm_limit() == 1.1e9

@@ -164,9 +164,16 @@ def test_two_jobs_of_one_vm_run_its_program_once_and_it_leaves_when_asked(vm: Ca
 
 
 def test_program_ends_at_maximum_lifetime(vm: Callable[..., Vm]):
-    one = vm("programs:stay", max_life_s=3.0)
-    assert one.start().wait(30) == 0
+    one = vm("programs:stay", max_life_s=8.0)  # long enough for the program to start on a busy machine
+    assert one.start().wait(60) == 0
     assert one.read("job.json")["error"] == "it reached its maximum lifetime"
+
+
+def test_program_is_not_started_after_the_maximum_lifetime(vm: Callable[..., Vm]):
+    one = vm("programs:stay", setup="until [ -e life_over ]; do sleep 0.1; done", max_life_s=1.0)
+    assert one.start().wait(30) == 1
+    assert one.read("job.json")["error"] == "this VM has reached its maximum lifetime"
+    assert not (one.folder / "runs").exists()
 
 
 def test_a_setup_that_fails_says_so(vm: Callable[..., Vm]):

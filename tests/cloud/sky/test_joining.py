@@ -18,7 +18,7 @@ from cloud.sky.records import VmRecord, read, write
 from cloud.sky.state import Listed, Skew, after_peek, after_skew, observed, peers_to_join, skew_of
 from cloud.sky.vm.bootstrap import CLOCK_VARIABLE, PEERS_VARIABLE, peek_command, run_script
 from experiments.peer.swarm.clock import CLOCK_VARIABLE as peers_variable
-from experiments.peer.swarm.clock import told_time
+from experiments.peer.swarm.clock import controller_time
 
 RECORD = VmRecord(
     "r-a-0", "r-a-0", "aws/us-west-2/us-west-2a", "CPU:2", True, 100.0, launched=True, address="198.18.2.2"
@@ -89,7 +89,7 @@ def test_last_peek_before_start_exchanges_clocks(tmp_path: Path):
     assert skew is not None
     assert skew.ahead_s == pytest.approx(700.0, abs=skew.error_s + 0.1)
     assert {path.name for path in folder.iterdir()} == {"address", "clock"}
-    told_s = told_time((folder / "clock").read_text(), lambda: 0.0)
+    told_s = controller_time((folder / "clock").read_text(), lambda: 0.0)
     assert 0.0 <= told_s() - 1_790_000_004.125 < 60.0
     assert peers_variable == CLOCK_VARIABLE
 

@@ -94,7 +94,7 @@ def weight_kept(peer: Peer) -> float:
     return 0.0 if kept is None else kept.weight
 
 
-def test_equal_arguments_give_equal_factors_and_any_other_gives_others() -> None:
+def test_factors_depend_only_on_the_arguments() -> None:
     one = first_right(1, 2, 3, 50, 4)
     assert one.shape == (50, 4)
     assert torch.equal(one, first_right(1, 2, 3, 50, 4))
@@ -120,7 +120,7 @@ def test_an_orthonormal_basis(rows: int, rank: int, seed: int) -> None:
     assert int((lengths > 0).sum()) <= min(rows, rank)
 
 
-def test_a_column_that_is_a_sum_of_others_is_dropped_and_no_number_stays_none() -> None:
+def test_dependent_columns_are_dropped_and_nan_stays_nan() -> None:
     a, b = gradients(0, ((9,), (9,)))
     basis = orthonormal(torch.stack([a, b, 3 * a - b, torch.zeros(9)], 1))
     assert basis.norm(dim=0).tolist() == pytest.approx([1, 1, 0, 0])
@@ -128,7 +128,7 @@ def test_a_column_that_is_a_sum_of_others_is_dropped_and_no_number_stays_none() 
 
 
 @given(st.integers(1, 4), st.integers(0, 2**31))
-def test_what_has_the_rank_comes_back_whole(rank: int, seed: int) -> None:
+def test_matrix_of_the_rank_is_restored_exactly(rank: int, seed: int) -> None:
     a, b, vector = gradients(seed, ((40, rank), (50, rank), (7,)))
     matrix = orthonormal(a) @ orthonormal(b).T
     seen = torch.linalg.svdvals(
@@ -154,7 +154,7 @@ def test_processors_that_round_differently_drop_the_same_columns() -> None:
     assert 4 < sum(dropped) < 36  # float32's own rounding of the matrix decides
 
 
-def test_all_peers_mean_of_a_rank_comes_back_whole_by_their_weights() -> None:
+def test_weighted_mean_of_the_rank_is_restored_exactly() -> None:
     ways = orthonormal(gradients(3, ((40, 3),))[0]), orthonormal(gradients(4, ((30, 3),))[0])
     given_ = [[ways[0] @ torch.diag(d) @ ways[1].T] for d in gradients(5, ((3,), (3,), (3,)))]
     (got,) = a_round([Peer() for _ in given_], given_, 0, rank=3, weights=[1, 2, 5])
@@ -171,9 +171,7 @@ SAMPLES = st.lists(st.sampled_from([0.0, 1.0, 3.0, 16.0, 64.0]), min_size=3, max
     st.integers(0, 2**31),
 )
 @settings(max_examples=40, deadline=None)
-def test_what_is_not_sent_is_sent_later_and_never_twice(
-    attempts: list[tuple[str, list[float]]], seed: int
-) -> None:
+def test_remainder_is_sent_later_and_never_twice(attempts: list[tuple[str, list[float]]], seed: int) -> None:
     """Whatever attempts fail, at whatever point, and whoever has how many of a round's samples: all that was applied and
     what is kept make up the gradients of all samples."""
     peers = [Peer() for _ in range(3)]
@@ -202,7 +200,7 @@ def test_what_is_not_sent_is_sent_later_and_never_twice(
         assert torch.allclose(part / samples, total / samples, atol=1e-4)
 
 
-def test_a_remainder_counts_for_the_samples_it_is_left_of_and_at_most_four_times() -> None:
+def test_remainder_is_weighted_by_its_samples_and_at_most_four_times() -> None:
     rest, right = gradients(1, ((24, 30), (30, 2)))
     kept = Kept("", (rest,), (right,), 8.0)
     lefts = {
@@ -215,7 +213,7 @@ def test_a_remainder_counts_for_the_samples_it_is_left_of_and_at_most_four_times
         assert torch.allclose(lefts[weight], times * lefts[8.0], rtol=1e-5)
 
 
-def test_what_a_small_round_leaves_for_later_has_its_limit_in_the_next_one_too() -> None:
+def test_remainder_of_a_small_round_is_limited_in_the_next_one() -> None:
     """Samples 256, then 1 and 1: nothing new in the small rounds, and nothing of it that their factors could hold."""
     rest, right = gradients(1, ((24, 30), (30, 2)))
     kept, added, none = Kept("", (rest,), (right,), 256.0), list[float](), torch.zeros(2 * 30)
@@ -237,7 +235,7 @@ def test_what_a_small_round_leaves_for_later_has_its_limit_in_the_next_one_too()
     assert added == pytest.approx([MOST_TIMES, MOST_TIMES], rel=1e-3)
 
 
-def test_a_retry_is_as_if_the_first_attempt_had_never_been() -> None:
+def test_retry_is_unaffected_by_the_failed_attempt() -> None:
     once, again = [Peer(), Peer()], [Peer(), Peer()]
     for epoch in range(3):
         given_ = [gradients(10 * epoch), gradients(10 * epoch + 1)]
@@ -248,7 +246,7 @@ def test_a_retry_is_as_if_the_first_attempt_had_never_been() -> None:
     assert all(torch.equal(a, b) for a, b in zip(remainders(once[0]), remainders(again[0]), strict=True))
 
 
-def test_who_took_the_others_state_begins_without_a_remainder_and_so_do_all_without_factors() -> None:
+def test_remainder_is_reset_after_a_state_download_or_without_factors() -> None:
     peers = [Peer(), Peer()]
     a_round(peers, [gradients(1), gradients(2)], 0)
     assert peers[0].memory.lineages == ["/0"]
@@ -262,7 +260,7 @@ def test_who_took_the_others_state_begins_without_a_remainder_and_so_do_all_with
     assert peers[1].memory.lineages == []
 
 
-def test_all_hold_the_factors_of_one_round_or_all_begin_anew() -> None:
+def test_all_peers_keep_the_factors_of_one_round_or_all_restart() -> None:
     told = PeerVersion(3, "abc", "n")
     assert all_hold([(told, True), (told, True)])
     assert not all_hold([(told, True), (told, False)])
@@ -270,7 +268,7 @@ def test_all_hold_the_factors_of_one_round_or_all_begin_anew() -> None:
     assert not all_hold([(told, True), (None, True)])
 
 
-def test_factors_of_the_last_round_come_nearer_than_new_ones() -> None:
+def test_factors_of_the_last_round_approximate_better_than_new_ones() -> None:
     """The reason to keep them: power iteration goes on from round to round."""
     a, b = orthonormal(gradients(1, ((60, 60),))[0]), orthonormal(gradients(2, ((60, 60),))[0])
     matrix = a @ torch.diag(torch.arange(1.0, 61).pow(-0.5)) @ b.T
@@ -310,14 +308,14 @@ def test_the_shapes_are_those_of_the_models(model: str) -> None:
     assert Counter(tuple(p.shape) for p in network.parameters()) == Counter(dict(model_shapes()[model]))
 
 
-def test_the_shapes_of_the_network_that_learns() -> None:
+def test_shapes_of_the_trained_network() -> None:
     assert Counter(tuple(p.shape) for p in DigitsNet().parameters()) == Counter(
         dict(model_shapes()["digits"])
     )
     assert sent(model_shapes()["digits"], 4).wire == 4 * (128 + 74) + 74
 
 
-def test_a_rank_is_a_compression_and_a_wrong_one_is_not() -> None:
+def test_powersgd_ranks_are_validated() -> None:
     assert type(compression_of("powersgd:4")) is type(compression_of("float16"))
     with pytest.raises(PeerConfigError, match="powersgd:<rank> with a rank from 1 to 64"):
         compression_of("powersgd:65")

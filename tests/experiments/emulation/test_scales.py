@@ -25,7 +25,7 @@ def test_geo_b2_on_two_cores():
 
 
 @pytest.mark.parametrize("name", STUDY)
-def test_the_rules_hold_for_each_experiment_of_the_study(name):
+def test_rules_hold_for_each_experiment_of_the_paper(name):
     spec = load(name)
     plan = resolve_emulation(spec, 2)
     unit = spec.peer_count * 32 * plan.coalesce["T4:1"]
@@ -50,7 +50,7 @@ def one_report_of_each(spec, plan) -> int:
     return spec.swarm.batch_size * sum(steps)
 
 
-def test_a_swarm_of_two_kinds_reports_at_each_ones_own_pace():
+def test_steps_per_report_depend_on_the_accelerator():
     """A DGX-2 takes a tenth of the T4's time for a step; both report about once a second."""
     spec = load("geo-f-a-1-nlp")
     plan = resolve_emulation(spec, 2)
@@ -61,21 +61,21 @@ def test_a_swarm_of_two_kinds_reports_at_each_ones_own_pace():
     (said,) = (r for r in plan.reasons if r.startswith("coalesce"))
     assert said.startswith("coalesce 37 on V100:8 (a step takes 0.0272 s), 4 on T4:1 (a step takes 0.276 s):")
     assert (
-        "1.78397: about 14 s of calculation an epoch, in multiples of 1312 samples (a report of each peer)"
+        "1.78397: about 14 s of calculation per epoch, in multiples of 1312 samples (one report of every peer)"
         in str(plan.reasons)
     )
 
 
-def test_a_swarm_of_one_kind_says_its_step_to_three_digits():
+def test_step_time_is_reported_with_three_digits():
     plan = resolve_emulation(
         load("geo-a1-nlp", ["swarm.batch_size=33", "swarm.target_batch_size=33000"]), 2
     )  # 0.23 s x 33 / 32 = 0.2371875 s
-    assert "coalesce 4: a step takes 0.237 s, a peer reports about once a second" in plan.reasons
+    assert "coalesce 4: a step takes 0.237 s, a peer reports about once per second" in plan.reasons
     assert any("for 1 peer on 2 cores" in reason for reason in plan.reasons)
 
 
 @pytest.mark.parametrize("name", LIBRARY)
-def test_no_peer_reports_seldom_unless_one_step_takes_longer(name):
+def test_peers_report_about_once_per_second_unless_a_step_takes_longer(name):
     spec = load(name)
     plan = resolve_emulation(spec, 2)
     for group in spec.peers:
@@ -86,7 +86,7 @@ def test_no_peer_reports_seldom_unless_one_step_takes_longer(name):
             assert steps == 1 or steps * (times.forward_s(32) + times.backward_s(32)) <= 1.4
 
 
-def test_of_what_a_slot_may_get_each_has_its_pace():
+def test_each_alternative_of_a_slot_has_its_steps_per_report():
     at = "infra: gcp/us-central1/us-central1-a"
     places = f"[{{{at}, accelerators: 'T4:1'}}, {{{at}, accelerators: 'V100:8'}}]"
     spec = load("geo-a2-nlp", ["peers[0].resources=null", f"peers[0].any_of={places}"])
@@ -121,13 +121,13 @@ def test_step_times_and_networks_of_the_others_explain_their_rates(name, within)
 
 
 @pytest.mark.parametrize("name", SWARMS)
-def test_calculation_at_the_studys_scale_is_the_studys(name):
+def test_calculation_at_full_scale_is_the_paper_s(name):
     figures = published(name)
     assert figures is not None
     assert resolve_emulation(load(name), 2).study_calc_s == pytest.approx(figures.calc_s, rel=0.05)
 
 
-def test_the_gpu_alone_is_a_plain_loop_at_the_rate_of_its_wall_clock():
+def test_single_gpu_is_a_plain_loop_at_its_wall_clock_rate():
     for name in ("geo-a1", "geo-a1-nlp"):
         figures, spec = published(name), load(name)
         plan = resolve_emulation(spec, 2)
@@ -140,7 +140,7 @@ def test_the_gpu_alone_is_a_plain_loop_at_the_rate_of_its_wall_clock():
         assert in_swarm.comm_s > 0
 
 
-def test_local_2_shrinks_nothing_and_is_short():
+def test_local_2_is_unscaled_and_short():
     spec = load("local-2")
     plan = resolve_emulation(spec, 2)
     assert (plan.bytes_scale, plan.time_scale, plan.samples_scale) == (1, 1, 1)
@@ -161,26 +161,26 @@ def test_local_2_shrinks_nothing_and_is_short():
         ("emulation.parts=7", "parts", 7),
     ],
 )
-def test_what_the_experiment_gives_is_kept_and_said(override, field, value):
+def test_given_scales_are_kept_and_reported(override, field, value):
     plan = resolve_emulation(load("geo-b2", [override]), 2)
     assert getattr(plan, field) == value
-    assert any(field in reason and ("given" in reason or "wished" in reason) for reason in plan.reasons)
+    assert any(field in reason and ("given" in reason or "requested" in reason) for reason in plan.reasons)
 
 
-def test_scales_that_break_a_rule_are_warned_of():
+def test_scales_that_break_a_rule_give_a_warning():
     few = resolve_emulation(load("geo-c8", ["emulation.bytes_scale=10"]), 2)
     assert few.host_busy > 0.5
-    assert any(r.startswith("warning") and "under half busy" in r for r in few.reasons)
+    assert any(r.startswith("warning") and "is 50 % or more" in r for r in few.reasons)
     slow = resolve_emulation(load("geo-c8", ["emulation.bytes_scale=1000"]), 2)
-    assert any(r.startswith("warning") and "will not keep its rate" in r for r in slow.reasons)
+    assert any(r.startswith("warning") and "will not reach its rate" in r for r in slow.reasons)
 
 
-def test_an_experiment_may_refuse_to_be_emulated():
-    with pytest.raises(SpecError, match="is not to be emulated"):
+def test_experiment_may_forbid_emulation():
+    with pytest.raises(SpecError, match="cannot be emulated"):
         resolve_emulation(load("geo-b2", ["emulation=null"]), 2)
 
 
-def test_real_vms_train_at_full_size_and_a_measured_step_tells_how_long():
+def test_rented_vms_train_at_full_scale_with_an_estimate_from_step_times():
     plan = full_size(load("geo-b2", ["emulation=null"]))
     assert (plan.bytes_scale, plan.time_scale, plan.samples_scale, plan.coalesce) == (1, 1, 1, {"T4:1": 1})
     assert (plan.raw_target_batch_size, plan.parameters, plan.part_size_bytes) == (32768, 197767336, 2**19)
@@ -192,7 +192,7 @@ def test_real_vms_train_at_full_size_and_a_measured_step_tells_how_long():
     st.integers(1, 16), st.integers(1, 64), st.sampled_from(["ConvNextLarge", "RoBERTaXLM", "digits"]),
     st.floats(0.5, 120),
 )  # fmt: skip
-def test_an_epoch_nobody_can_predict_is_unknown_and_reckoned_as_its_shortest(count, per_peer, model, found_s):
+def test_unpredictable_epoch_is_unknown_and_traffic_assumes_the_shortest(count, per_peer, model, found_s):
     at = [f"peers[0].count={count}", f"swarm.target_batch_size={count * per_peer * 32}", f"model={model}"]
     at += [f"swarm.matchmaking_time_s={found_s}", "emulation=null"]
     known = full_size(load("geo-a2", at))

@@ -45,7 +45,7 @@ def _offer(gate, *raws, roster=None, now_s=NOW_S):
     return [(row.epoch.vm, row.epoch.epoch) for row in new], [one.reason for one in wrong]
 
 
-def test_each_epoch_comes_once_whatever_is_read_how_often():
+def test_each_epoch_is_accepted_once():
     gate, a, b = _gate(), _peer("a"), _peer("b")
     first = a.good(1, 1)
     assert _offer(gate, first, b.good(7, 1), first) == ([("run-a-0", 1), ("run-b-0", 1)], [])
@@ -63,7 +63,7 @@ def test_the_whole_report_arrives():
     assert new == a.reports(1, 2)
 
 
-def test_a_replica_that_missed_a_store_is_nobodys_fault():
+def test_outdated_replica_is_not_a_rejection():
     gate, a = _gate(), _peer("a")
     old, new = a.good(1, 1, expiration=NOW_S + 200), a.good(2, 1, 2)
     assert _offer(gate, old, new) == ([("run-a-0", 1), ("run-a-0", 2)], [])
@@ -96,7 +96,7 @@ def test_a_forged_record_that_expires_later_hides_no_good_one():
     assert _offer(gate, by_b, unsigned, a.good(1, 1)) == ([("run-a-0", 1)], ["signature", "signature"])
 
 
-def test_a_vm_speaks_only_for_itself():
+def test_vm_may_only_report_as_itself():
     a, b = _peer("a"), _peer("b")
     as_b = a.entry(a.value(1, 1), subkey=b.subkey[: b.subkey.index(b"[")] + a.subkey[a.subkey.index(b"[") :])
     assert _offer(_gate(), as_b) == ([], ["roster"])
@@ -104,7 +104,7 @@ def test_a_vm_speaks_only_for_itself():
     assert _offer(_gate(), a.entry(a.value(1, 1) | {"gen": 1})) == ([], ["identity"])
 
 
-def test_a_stranger_counts_when_it_is_put_on_the_roster():
+def test_record_is_accepted_once_its_vm_is_on_the_roster():
     gate, a, b = _gate(), _peer("a"), _peer("b")
     entry = b.good(1, 1)
     assert _offer(gate, entry, roster=_roster(a)) == ([], ["roster"])
@@ -113,7 +113,7 @@ def test_a_stranger_counts_when_it_is_put_on_the_roster():
 
 
 @pytest.mark.parametrize("skew_s", [-3600.0, -61.0, -31.0, 31.0, 700.0, 3600.0])
-def test_epochs_count_whatever_the_clocks_differ_by(skew_s):
+def test_epochs_are_accepted_despite_clock_differences(skew_s):
     """The controller's clock is off by `skew_s`, and set right in mid-run."""
     gate, a = _gate(), _peer("a")
     assert _offer(gate, a.good(1, 1), now_s=NOW_S + skew_s) == ([("run-a-0", 1)], [])
@@ -122,7 +122,7 @@ def test_epochs_count_whatever_the_clocks_differ_by(skew_s):
     assert _offer(gate, replayed, now_s=NOW_S + 30) == ([], ["replayed"])  # however long it lives
 
 
-def test_a_record_that_was_refused_for_its_time_counts_once_the_clock_is_right():
+def test_record_rejected_for_its_time_is_accepted_once_the_clock_is_right():
     gate, entry = _gate(), _peer("a").good(1, 1)
     day_s = 86_400.0
     assert _offer(gate, entry, now_s=NOW_S - 2 * day_s) == ([], ["clock"])
@@ -136,7 +136,7 @@ def test_an_expiry_is_a_time(expiration):
     assert _offer(_gate(), _peer("a").good(1, 1, expiration=expiration)) == ([], ["values"])
 
 
-def test_a_huge_value_is_not_even_read():
+def test_huge_value_is_rejected_unread():
     a = _peer("a")
     value = a.value(1, 1) | {"ran": "x" * MAX_VALUE_BYTES}
     assert _offer(_gate(), a.entry(value)) == ([], ["size"])
@@ -163,7 +163,7 @@ _BAD_NUMBERS = {
 
 
 @pytest.mark.parametrize(("name", "number"), [(n, x) for n, found in _BAD_NUMBERS.items() for x in found])
-def test_numbers_that_cannot_be(name, number):
+def test_impossible_numbers_are_rejected(name, number):
     a = _peer("a")
     value = a.value(1, 1)
     value["epochs"][0][name] = number
@@ -172,7 +172,7 @@ def test_numbers_that_cannot_be(name, number):
     assert wrong[0] in ("schema", "values", "clock")
 
 
-def test_a_diverged_loss_costs_no_epoch():
+def test_diverged_loss_does_not_reject_the_epoch():
     a = _peer("a")
     [report] = a.reports(1)
     gate = _gate()
@@ -185,14 +185,14 @@ def test_a_diverged_loss_costs_no_epoch():
     assert _offer(gate, a.entry(value | {"seq": 2})) == ([], [])
 
 
-def test_what_an_earlier_process_accepted_is_not_new():
+def test_records_accepted_by_an_earlier_process_are_not_new():
     gate, a = _gate(), _peer("a")
     for report in a.reports(1, 2):
         gate.restore("orch_epochs", a.vm, report.epoch.epoch, report)
     assert _offer(gate, a.good(5, 1, 2, 3)) == ([("run-a-0", 3)], [])
 
 
-def test_evaluations_pass_the_same_gate():
+def test_evaluations_are_validated_too():
     gate, a = _gate(), _peer("a")
     row = Evaluation(a.vm, 4, NOW_S, 0.91, 0.3, 500)
     value = encode_evaluations("a", 0, 1, [row])
@@ -256,7 +256,7 @@ def test_missed_and_doubled_reads_lose_nothing(order, skip):
     assert got == [("run-a-0", n) for n in range(1, 7)]
 
 
-def test_a_roster_that_is_none(tmp_path):
+def test_invalid_rosters_are_rejected(tmp_path):
     path = tmp_path / "roster.json"
     for text in ("", "{}", '{"peers": [{"vm": "x"}]}', '{"peers": 3}'):
         path.write_text(text)
@@ -282,7 +282,7 @@ _TIMES = st.floats() | st.none() | st.text(max_size=3) | st.integers()
     )
 )
 @settings(max_examples=150, deadline=None)
-def test_a_nodes_answer_of_any_kind_breaks_nothing(entries_):
+def test_any_answer_of_a_node_is_handled(entries_):
     """Values that are no bytes, times that are none: a node answered `find` so, and the monitor died of it within 4 s."""
     a = _peer("a")
     good = a.good(1, 1)
@@ -296,7 +296,7 @@ def test_a_nodes_answer_of_any_kind_breaks_nothing(entries_):
 
 @given(value=_JUNK)
 @settings(max_examples=100, deadline=None)
-def test_what_a_member_signs_as_its_progress_breaks_nothing(value):
+def test_any_signed_progress_is_handled(value):
     a = _peer("a")
     marker = a.subkey[a.subkey.index(b"[") :]
     board = ProgressBoard(entries.RUN_KEY, 1000, Verifier())
@@ -304,7 +304,7 @@ def test_what_a_member_signs_as_its_progress_breaks_nothing(value):
     assert board.rows(NOW_S) == []
 
 
-def test_a_fault_of_ours_costs_one_record(monkeypatch):
+def test_internal_error_rejects_only_one_record(monkeypatch):
     a, b = _peer("a"), _peer("b")
     real = acceptance.decode_epochs
 

@@ -27,10 +27,10 @@ class NoSwarm:
     def connect(self, *_: Any) -> None:
         pass
 
-    def ask(self, *_: Any) -> list[Any]:
+    def query(self, *_: Any) -> list[Any]:
         return []
 
-    def bring(self, *_: Any) -> None:
+    def publish(self, *_: Any) -> None:
         pass
 
     async def start(self, *_: Any) -> None:
@@ -60,19 +60,19 @@ def monitor(tmp_path: Path) -> Any:
     made._sink.close()
 
 
-def test_it_ends_when_no_new_orders_came_for_a_lease_and_a_margin(
+def test_monitor_exits_without_new_orders_for_a_lease_and_a_margin(
     monitor: Any, monkeypatch: pytest.MonkeyPatch
 ):
     watched, give = monitor
-    monkeypatch.setattr(program, "_OUTLIVES_S", 0.5)
+    monkeypatch.setattr(program, "_GRACE_S", 0.5)
     give(1, 1.0)
     began = time.monotonic()
-    with pytest.raises(AbandonedError, match="no new orders of the controller"):
+    with pytest.raises(AbandonedError, match="no new orders from the controller"):
         asyncio.run(asyncio.wait_for(watched._watch(asyncio.Event()), 60))
     assert time.monotonic() - began >= 1.5
 
 
-def test_it_outlives_the_leases_of_its_peers(monitor: Any):
+def test_monitor_outlives_the_leases_of_its_peers(monitor: Any):
     watched, give = monitor
     give(1, 20.0)
     now = time.monotonic()
@@ -81,7 +81,7 @@ def test_it_outlives_the_leases_of_its_peers(monitor: Any):
     assert watched._why_abandoned(now + 20.0 + 31.0)
 
 
-def test_a_monitor_that_was_stopped_for_longer_than_a_lease_reads_the_orders_before_it_judges(monitor: Any):
+def test_suspended_monitor_reads_the_orders_before_it_decides(monitor: Any):
     watched, give = monitor
     give(1, 20.0)
     now = time.monotonic()
@@ -96,21 +96,21 @@ def test_the_reason_is_in_its_status_and_the_controllers_cause(
 ):
     monkeypatch.setattr("experiments.monitor.swarm.SwarmReader", lambda _: NoSwarm())
     monkeypatch.setattr(program, "_FIRST_ORDERS_S", 0.1)
-    monkeypatch.setattr(program, "_OUTLIVES_S", 0.1)
+    monkeypatch.setattr(program, "_GRACE_S", 0.1)
     config = {
         "run_key": "r", "target_batch_size": 64, "period_s": 0.1, "orders_public_key": generate_run_key()[1],
     }  # fmt: skip
     (tmp_path / "config.json").write_text(json.dumps(config))
     assert main(str(tmp_path / "config.json")) == 1
     said = read_status(tmp_path / "status.json")
-    assert said["error"].startswith("no new orders of the controller for")
+    assert said["error"].startswith("no new orders from the controller for")
     ended = Observed(
         "monitor", "failed", "", None, 0.0, 0.0, 1.0, "its program ended with exit code 1", None, said, None
     )
     assert _observed(ended, 2.0).cause == said["error"], "the controller's own cause"
 
 
-def test_it_goes_on_while_orders_are_renewed(monitor: Any):
+def test_monitor_runs_while_orders_are_renewed(monitor: Any):
     watched, give = monitor
 
     async def renew() -> bool:
@@ -130,7 +130,7 @@ def test_it_goes_on_while_orders_are_renewed(monitor: Any):
     assert asyncio.run(renew())
 
 
-def test_without_any_orders_it_ends_after_a_usual_lease(monitor: Any):
+def test_monitor_without_any_orders_exits_after_a_default_lease(monitor: Any):
     watched, _ = monitor
     now = time.monotonic()
     assert not watched._why_abandoned(now + 610.0)

@@ -133,7 +133,7 @@ def _descendants(pid):
     return found
 
 
-def test_reads_the_honest_counts_the_forged_and_stops(tmp_path, monkeypatch):
+def test_monitor_accepts_valid_records_counts_forged_ones_and_stops(tmp_path, monkeypatch):
     import hivemind  # noqa: F401 - once, for all forks
 
     folders = {name: tmp_path / name for name in ("a", "f", "m")}

@@ -15,7 +15,7 @@ from hivemind.p2p import PeerID
 from experiments.monitor.acceptance import Verifier
 from experiments.monitor.progress import ProgressBoard
 from experiments.monitor.roster import Roster
-from experiments.monitor.sink import Sink, line_of, read_back, rejected_before
+from experiments.monitor.sink import Sink, line_of, read_accepted, read_rejected
 from experiments.wire.hivemind.sockets import SocketFolderError, short_socket_folder
 from experiments.wire.record_keys import generate_identity, generate_record_key
 
@@ -53,14 +53,14 @@ def test_the_swarm_is_the_sum_of_those_in_its_newest_epoch():
     assert swarm.eta_s == pytest.approx((1000 - 300 - 5 * 20.0) / 30.0)
 
 
-def test_a_rate_of_nothing_has_no_time_left():
+def test_zero_rate_has_no_remaining_time():
     board = _board()
     board.offer([_report(_peer("a"), 0, 0, 0.0)], _roster(), NOW_S)
     assert board.rows(NOW_S)[-1].eta_s is None
     assert _board().rows(NOW_S) == []
 
 
-def test_old_copies_lose_against_new_ones_and_the_silent_are_not_alive():
+def test_newer_reports_replace_older_ones_and_silent_peers_are_not_alive():
     board, a = _board(), _peer("a")
     new, old = _report(a, 2, 50), _report(a, 1, 900, at_s=NOW_S - 20)
     assert board.offer([new, old], _roster(), NOW_S) == []
@@ -70,7 +70,7 @@ def test_old_copies_lose_against_new_ones_and_the_silent_are_not_alive():
 
 
 @pytest.mark.parametrize("skew_s", [-3600.0, -31.0, 0.0, 31.0, 3600.0])
-def test_who_is_alive_is_told_by_receipt_whatever_the_peers_clock_says(skew_s):
+def test_liveness_is_judged_by_time_of_receipt(skew_s):
     board, a = _board(), _peer("a")
     for n in range(20):
         report = _report(a, 2, 50 * n, at_s=NOW_S + skew_s + 15.0 * n)
@@ -81,7 +81,7 @@ def test_who_is_alive_is_told_by_receipt_whatever_the_peers_clock_says(skew_s):
     assert board.alive(NOW_S + 15.0 * 19 + 31.0) == []
 
 
-def test_a_peer_that_takes_leave_is_gone_at_once():
+def test_peer_that_leaves_is_gone_at_once():
     board, a = _board(), _peer("a")
     board.offer([_report(a, 2, 50)], _roster(), NOW_S)
     marker = a.subkey[a.subkey.index(b"[") :]
@@ -103,7 +103,7 @@ def test_a_peer_that_takes_leave_is_gone_at_once():
         (lambda a: _report(a, 1, 1, peer_id=b"another"), "progress: identity"),
     ],
 )
-def test_progress_that_is_not_believed(entry, reason):
+def test_invalid_progress_is_rejected(entry, reason):
     board, roster = _board(), _roster(peer_id=_LIBP2P.to_base58())
     raw = entry(_peer("a"))
     assert [one.reason for one in board.offer([raw], roster, NOW_S)] == [reason]
@@ -123,9 +123,9 @@ def test_lines_survive_a_crash_and_come_back(tmp_path):
     sink = Sink(path)
     sink.write([line_of(two), {"kind": "rejected", "at_s": 2.0, "reason": "size", "vm": "", "count": 3}])
     sink.close()
-    assert rejected_before(path) == {"size": 3}
+    assert read_rejected(path) == {"size": 3}
     assert path.read_text().endswith("\n")
-    first, second = read_back(path)
+    first, second = read_accepted(path)
     assert first == one
     assert second == two
     assert json.loads(path.read_text().splitlines()[0])["egress"][0]["dst_address"] == "10.0.0.2"

@@ -26,7 +26,7 @@ def by_region(regions: list[str], sent: dict[tuple[int, int], float]) -> dict[tu
 
 
 @given(st.lists(st.sampled_from(["us", "eu", "asia", "aus", "sa"]), min_size=1, max_size=12))
-def test_it_is_what_the_peers_do(regions: list[str]) -> None:
+def test_sent_bytes_match_the_peers(regions: list[str]) -> None:
     hierarchy = Hierarchy.of(regions)
     part = VALUES // (len(hierarchy.regions) * hierarchy.shards)
     done = by_region(regions, traffic(hierarchy, cut([VALUES], [part], hierarchy)))
@@ -52,12 +52,12 @@ def test_a_region_is_a_clouds_region_not_its_zone() -> None:
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("geo-c8", "0.50 of flat averaging's bytes go between the 4 regions"),
+        ("geo-c8", "sends 0.50 of flat averaging's bytes between the 4 regions"),
         ("geo-c4", "no region has two peers"),
         ("geo-a8", "all peers are in one region"),
     ],
 )
-def test_the_plan_says_what_it_gains(name: str, says: str) -> None:
+def test_plan_reports_the_saving(name: str, says: str) -> None:
     flat, hierarchical = load(name), load(name, ["swarm.averaging=hierarchical"])
     regions = [region_of(slot.places[0].infra) for slot in slots(flat)]
     assert flat.swarm.method.plan_notes(regions, None, None) == []

@@ -91,8 +91,8 @@ def test_the_text_of_an_error_is_one_line_a_problem(tmp_path):
         ("name: mine", "name: mine\nseed: true", "seed", 2, "found true; must be a whole number"),
         ("name: mine", "name: mine\nprices: study-2023-05", "prices", 2, "did you mean 'study-2023-04'?"),
         ("count: 2", "count: '2'", "peers[0].count", 9, "found '2'; must be a whole number"),
-        ("{000000..000031}", "{000031..000000}", "data.shards", 4, "runs backwards"),
-        ("s3://digits/train-{000000..000031}.tar", "''", "data.shards", 4, "is not a shard's URL"),
+        ("{000000..000031}", "{000031..000000}", "data.shards", 4, "range is reversed"),
+        ("s3://digits/train-{000000..000031}.tar", "''", "data.shards", 4, "is not the URL of a shard"),
         (
             "us-central1-a",
             "us-central1-z",
@@ -105,14 +105,14 @@ def test_the_text_of_an_error_is_one_line_a_problem(tmp_path):
             "b2/us-west-1",
             "peers[0].resources.infra",
             11,
-            "no VM can be rented",
+            "VMs cannot be rented",
         ),
         ("name: eu", "name: us", "peers[1].name", 12, "'us' is already the name of peers[0]"),
         ("name: eu", "name: Eu_1", "peers[1].name", 12, "is not a group's name"),
         ("32768", "32", "swarm.target_batch_size", 6, "at least peers x batch_size = 3 x 32 = 96"),
         ("32768", "99999999", "swarm.target_batch_size", 6, "must be at most 16777216"),
         ("32768", "32768\n  compression: fp16", "swarm.compression", 7, "one of none, float16"),
-        ("32768", "32768\n  plain: true", "swarm.plain", 7, "averages with nobody, and there are 3 peers"),
+        ("32768", "32768\n  plain: true", "swarm.plain", 7, "does not average, but there are 3 peers"),
         ("32768", "32768\n  averaging_timeout_s: 5", "swarm.averaging_timeout_s", 7, "must be above"),
         (
             "32768",
@@ -142,7 +142,7 @@ def test_one_mistake(problems, old, new, path, line, said):
         ("{network: study-2023-4}", "emulation.network", "did you mean 'study-2023-04'?"),
         ("{samples_scale: x}", "emulation.samples_scale", "found 'x'; must be 'auto' or a number from 1"),
         ("{bytes_scale: 0.5}", "emulation.bytes_scale", "must be 'auto' or a number from 1"),
-        ("{bytes_scale: 99999}", "emulation.bytes_scale", "the network that really learns"),
+        ("{bytes_scale: 99999}", "emulation.bytes_scale", "the network that is actually trained"),
         ("{parts: 1.5}", "emulation.parts", "a whole number from 1"),
         ("{capacity: {gcp/us-central7: 1}}", "emulation.capacity.gcp/us-central7", "not a region of gcp"),
         ("{preempt: {slot: us-2, at_s: 3}}", "emulation.preempt.slot", "did you mean 'us-1'?"),
@@ -157,7 +157,7 @@ def test_emulation(problems, emulation, path, said):
     assert said in found[0][3]
 
 
-def test_what_cannot_be_emulated_can_still_be_written_for_real_clouds(problems):
+def test_pair_without_a_step_time_is_allowed_on_rented_vms(problems):
     text = GOOD.replace("      infra: gcp/europe", "      accelerators: A100\n      infra: gcp/europe")
     line, _, message = _one(problems(text), "peers[1].resources.accelerators")
     assert line == 14
@@ -168,14 +168,14 @@ def test_what_cannot_be_emulated_can_still_be_written_for_real_clouds(problems):
     assert problems(text + "emulation: null\n") == []
 
 
-def test_a_pair_of_places_nobody_measured_is_refused(problems):
+def test_unmeasured_pair_of_places_is_rejected(problems):
     text = GOOD.replace("gcp/europe-west1/europe-west1-b", "gcp/us-west1/us-west1-a")
     _, _, message = _one(problems(text), "peers[1].resources.infra")
     assert "has no figures from" in message
     assert "set 'emulation: null'" in message, "on rented VMs no network is emulated"
 
 
-def test_a_wrong_batch_size_hides_no_error_and_invents_none(problems):
+def test_wrong_batch_size_neither_hides_nor_adds_errors(problems):
     text = GOOD.replace("target_batch_size: 32768", "target_batch_size: 1000\n  batch_size: x")
     assert [p[2] for p in problems(text)] == ["swarm.batch_size"]
 
@@ -194,7 +194,7 @@ def test_a_wrong_batch_size_hides_no_error_and_invents_none(problems):
         ("a: " + "[" * 3000, None, "nested deeper than 30 levels"),
     ],
 )
-def test_what_is_not_an_experiment_at_all(problems, text, line, said):
+def test_files_that_are_not_experiments(problems, text, line, said):
     [(found_line, _, _, message)] = problems(text)
     assert found_line == line
     assert said in message
@@ -203,7 +203,7 @@ def test_what_is_not_an_experiment_at_all(problems, text, line, said):
 def test_yaml_mistakes_come_together_with_the_others(problems):
     found = problems(GOOD + "name: again\nseed: !!python/object:os.system {}\nbudget_usd: 0\n<<: {a: 1}\n")
     by_path = {path: (line, message) for line, _, path, message in found}
-    assert by_path["name"] == (15, "the key stands twice, first on line 1; remove one")
+    assert by_path["name"] == (15, "duplicate key, first on line 1; remove one")
     assert by_path["budget_usd"][0] == 17
     assert [message for *_, message in found if "merge keys" in message]
 
@@ -216,14 +216,14 @@ def test_an_error_stays_one_plain_line(tmp_path):
     assert str(caught.value).startswith(f"{file}:15:1: a\\nb\\x1b[31m: unknown key 'a\\nb\\x1b[31m' (allowed")
 
 
-def test_aliases_that_unfold_to_billions_are_refused(problems):
+def test_alias_bombs_are_rejected(problems):
     bomb = "a0: &a0 [x,x,x,x,x,x,x,x,x]\n"
     bomb += "".join(f"a{i}: &a{i} [{','.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 12))
     [(_, _, _, message)] = problems(bomb)
     assert message == "unfolds to more than 20000 values (YAML aliases count each time)"
 
 
-def test_aliases_are_fine_in_measure(problems):
+def test_few_aliases_are_allowed(problems):
     text = GOOD.replace("resources:\n      infra: gcp/us", "resources: &r\n      infra: gcp/us")
     assert (
         problems(text.replace("resources:\n      infra: gcp/europe-west1/europe-west1-b", "resources: *r"))
@@ -239,7 +239,7 @@ def test_aliases_are_fine_in_measure(problems):
         (b"#" * 1_000_001, "is larger than 1000 kB"),
     ],
 )
-def test_files_that_are_none(tmp_path, content, said):
+def test_unreadable_files(tmp_path, content, said):
     file = tmp_path / "x.yaml"
     file.write_bytes(content)
     with pytest.raises(SpecError, match=str(file)) as caught:
@@ -264,7 +264,7 @@ def test_a_folder_an_unknown_name_and_an_impossible_one(tmp_path, monkeypatch):
         assert len(str(caught.value).splitlines()) == 1
 
 
-def test_limits_that_cannot_be_are_named(problems):
+def test_impossible_limits_are_reported(problems):
     text = GOOD + "min_peers: 4\nlease_s: 5\nmax_wall_time_s: 0\nlimits: {vms_per_min: 0, vm_per_h: 3}\n"
     found = {path: (line, message) for line, _, path, message in problems(text)}
     assert found["min_peers"] == (15, "found 4; must be at most 3, the peers of all groups")

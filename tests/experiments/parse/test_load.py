@@ -26,13 +26,13 @@ A_TO_C = {
 REGIONS = ("gcp/us-central1", "gcp/europe-west1", "gcp/asia-east1", "gcp/australia-southeast1")
 
 
-def test_the_library_has_the_studys_28_runs_of_a_b_and_c():
+def test_library_has_the_paper_s_28_runs_of_a_b_and_c():
     names = {name for name in NAMES if name[:5] in ("geo-a", "geo-b", "geo-c")}
     assert names == {f"geo-{run}{suffix}" for run in A_TO_C for suffix in ("", "-nlp")}
 
 
 @pytest.mark.parametrize("run", A_TO_C)
-def test_their_peers_are_where_the_studys_were(run):
+def test_peers_are_at_the_paper_s_locations(run):
     for suffix, model in (("", "ConvNextLarge"), ("-nlp", "RoBERTaXLM")):
         spec, figures = load(f"geo-{run}{suffix}"), published(f"geo-{run}{suffix}")
         places = [(group.alternatives[0].infra, group.count) for group in spec.peers]
@@ -45,7 +45,7 @@ def test_their_peers_are_where_the_studys_were(run):
         assert figures.vms_by_location == tuple(zip(REGIONS, A_TO_C[run], strict=False))
 
 
-def test_published_figures_are_of_one_clock_and_unknown_where_nobody_measured():
+def test_published_figures_are_wall_clock_or_unknown():
     runs = [row for row in published_runs().values() if row.experiment[:5] in ("geo-a", "geo-b", "geo-c")]
     assert len(runs) == 28
     for row in runs:
@@ -62,7 +62,7 @@ def test_published_figures_are_of_one_clock_and_unknown_where_nobody_measured():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_library_file_is_what_it_says(name):
+def test_library_files_match_their_names(name):
     spec = load(name)
     assert spec.name == name
     path = ENTRIES[name].path
@@ -82,7 +82,7 @@ def test_a_library_file_is_what_it_says(name):
             assert step_time(spec.model, place.accelerators) is not None
 
 
-def test_the_other_experiments_of_the_study_are_families():
+def test_other_experiments_of_the_paper_are_families():
     hybrid = [f"geo-{f}-{place}-{n}" for f in "ef" for place in "abc" for n in (1, 2, 4, 8)]
     clouds = [f"geo-d{n}" for n in (1, 2, 3)]
     models = ("rn18", "rn50", "rn152", "wrn101", "conv", "rbase", "rlarge", "rxlm")
@@ -142,7 +142,7 @@ def test_overrides(override, read, value):
     assert read(load("geo-b2", [override])) == value
 
 
-def test_a_later_override_wins_and_one_can_mend_the_file(tmp_path):
+def test_later_override_wins_and_may_fix_the_file(tmp_path):
     file = tmp_path / "x.yaml"
     file.write_text((LIBRARY / "geo-b2.yaml").read_text().replace("count: 1", "count: 0"))
     assert load(str(file), ["peers[0].count=5", "peers[1].count=2", "peers[0].count=1"]).peer_count == 3
@@ -151,8 +151,8 @@ def test_a_later_override_wins_and_one_can_mend_the_file(tmp_path):
 @pytest.mark.parametrize(
     ("override", "said"),
     [
-        ("seed", "--set seed: write key.key=value"),
-        ("=3", "write key.key=value"),
+        ("seed", "--set seed: use key.key=value"),
+        ("=3", "use key.key=value"),
         ("swarm.batch_sise=3", "swarm.batch_sise: unknown key 'batch_sise'; did you mean 'batch_size'?"),
         ("seed=x", "--set seed=x: seed: found 'x'; must be a whole number"),
         ("seed=[1", "--set seed=[1: seed: not YAML"),
@@ -236,7 +236,7 @@ _changes = st.fixed_dictionaries(
 
 
 @given(_changes)
-def test_documents_go_round(changes):
+def test_documents_round_trip(changes):
     spec = from_document({**to_document(load("geo-b2")), **changes})
     document = to_document(spec)
     assert from_document(document) == spec

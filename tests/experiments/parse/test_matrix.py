@@ -140,7 +140,7 @@ def test_each_combination_is_an_experiment_with_its_types(file):
     assert [s.name for s in load_all(str(file), (), ["n=2"])] == ["fam-2", "fam-2-nlp"]
 
 
-def test_what_is_kept_beside_a_run_is_the_chosen_experiment(file, tmp_path):
+def test_run_stores_the_chosen_experiment(file, tmp_path):
     spec = load(str(file), [], ["fam-2-nlp"])
     kept = tmp_path / "kept.yaml"
     kept.write_bytes(source(str(file), spec))
@@ -156,7 +156,7 @@ def test_what_is_kept_beside_a_run_is_the_chosen_experiment(file, tmp_path):
         (["m=2"], "'m' is not in its matrix (n, model, suffix)"),
         (["n=3"], "no combination has n=3 (there are 1, 2, 4)"),
         (["n=4", "model=RoBERTaXLM"], "no combination has model=RoBERTaXLM (there are ConvNextLarge)"),
-        (["fam-3"], "'fam-3' is none of its names; did you mean 'fam-4'?"),
+        (["fam-3"], "'fam-3' is not one of its names; did you mean 'fam-4'?"),
     ],
 )  # fmt: skip
 def test_one_must_be_chosen(file, choice, said):
@@ -176,26 +176,26 @@ def test_a_file_without_a_matrix_takes_no_choice():
     [
         ("model: ${matrix.model}", "model: ${matrix.modle}", 11, 8, "(there are n, model, suffix); did you mean 'model'?"),
         ('"${matrix.model}, ${ matrix.n } peers"', '"${matrix.model}, ${matrix.m} peers"', 2, 32, "'m' is not in the matrix"),
-        ("model: ${matrix.model}\n", "model: ${{ matrix.model }}\n", 11, 8, "is not a placeholder; write ${matrix.NAME}"),
-        ("    - {model: ConvNextLarge, suffix: \"\"}\n", "", 1, 22, "has no value where n=1, model=ConvNextLarge"),
-        ("name: fam-${matrix.n}${matrix.suffix}", "name: fam-${matrix.n}", 1, 7, "'fam-1' is the name where n=1, model="),
-        ("n: [1, 2, 4]", "n: [1, 2, 2]", 4, 13, "2 stands twice"),
+        ("model: ${matrix.model}\n", "model: ${{ matrix.model }}\n", 11, 8, "is not a placeholder; use ${matrix.NAME}"),
+        ("    - {model: ConvNextLarge, suffix: \"\"}\n", "", 1, 22, "has no value for n=1, model=ConvNextLarge"),
+        ("name: fam-${matrix.n}${matrix.suffix}", "name: fam-${matrix.n}", 1, 7, "'fam-1' is the name for n=1, model="),
+        ("n: [1, 2, 4]", "n: [1, 2, 2]", 4, 13, "2 is a duplicate"),
         ("n: [1, 2, 4]", "n: 4", 4, 6, "must be a list of values, such as n: [1, 2]"),
         ("n: [1, 2, 4]", "n: [1, [2], 4]", 4, 10, "must be text, a number, true or false"),
         ("- {n: 4, model: RoBERTaXLM}", "- {m: 4, model: RoBERTaXLM}", 7, 8, "'m' is not an axis (n, model)"),
         ("- {n: 4, model: RoBERTaXLM}", "- 4", 7, 7, "must be a mapping of axes to values"),
-        ("- {n: 4, model: RoBERTaXLM}", '- {n: "4", model: RoBERTaXLM}', 7, 11, '"4" is no value of n (1, 2, 4), so this'),
-        ("- {n: 4, model: RoBERTaXLM}", "- {model: RoBERTa}", 7, 15, '"RoBERTa" is no value of model ("ConvNextLarge", '),
-        ("n: [1, 2, 4]", "n: [yes, 4, on]", 4, 15, "true stands twice"),
-        ("model: ${matrix.model}\n", "model: ${Matrix.model}\n", 11, 8, "is not a placeholder; write ${matrix.NAME}"),
+        ("- {n: 4, model: RoBERTaXLM}", '- {n: "4", model: RoBERTaXLM}', 7, 11, '"4" is not a value of n (1, 2, 4), so this'),
+        ("- {n: 4, model: RoBERTaXLM}", "- {model: RoBERTa}", 7, 15, '"RoBERTa" is not a value of model ("ConvNextLarge", '),
+        ("n: [1, 2, 4]", "n: [yes, 4, on]", 4, 15, "true is a duplicate"),
+        ("model: ${matrix.model}\n", "model: ${Matrix.model}\n", 11, 8, "is not a placeholder; use ${matrix.NAME}"),
         ("model: ${matrix.model}\n", 'model: "{{matrix.model}}"\n', 11, 9, "'{{matrix.model}}' is not a placeholder"),
         ("model: ${matrix.model}\n", "model: ${matrix .model}\n", 11, 8, "'${matrix .model}' is not a placeholder"),
-        ("suffix: -nlp", 'suffix: "-${matrix.n}"', 10, 37, "'${matrix.n}' stands in the matrix itself; write the value"),
-        ("swarm:\n", 'file_mounts:\n  "/data/${matrix.n}": s3://digits\nswarm:\n', 15, 3, "'${matrix.n}' stands in a key"),
+        ("suffix: -nlp", 'suffix: "-${matrix.n}"', 10, 37, "'${matrix.n}' is in the matrix itself; use the value"),
+        ("swarm:\n", 'file_mounts:\n  "/data/${matrix.n}": s3://digits\nswarm:\n', 15, 3, "'${matrix.n}' is in a key"),
         ("n: [1, 2, 4]", f"n: [{', '.join(map(str, range(200)))}]", 4, 3, f"402 combinations; must be at most {MAX_COMBINATIONS}"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_says_where(file, old, new, line, column, said):
+def test_matrix_errors_have_a_position(file, old, new, line, column, said):
     assert FAMILY.count(old) == 1
     file.write_text(FAMILY.replace(old, new))
     with pytest.raises(SpecError) as error:
@@ -208,12 +208,12 @@ def test_what_is_wrong_says_where(file, old, new, line, column, said):
 @pytest.mark.parametrize(
     "variable", ["${matrix}", "${matrix:-big}", "$matrix.n", "${matrix[0]}", "${#matrix}"]
 )
-def test_a_variable_of_the_shell_is_none_of_ours(file, variable):
+def test_shell_variables_are_left_alone(file, variable):
     file.write_text(FAMILY + f"setup: echo {variable} ${{matrix.n}}\n")
     assert [s.setup for s in load_all(str(file))][-1] == f"echo {variable} 4"
 
 
-def test_a_placeholder_of_no_matrix_is_wrong_too(file):
+def test_placeholder_without_a_matrix_is_an_error(file):
     file.write_text(BODY.replace("model: ${matrix.model}", "name: x\nmodel: ConvNextLarge"))
     with pytest.raises(SpecError) as error:
         load(str(file))
@@ -223,7 +223,7 @@ def test_a_placeholder_of_no_matrix_is_wrong_too(file):
     ]
 
 
-def test_what_is_wrong_in_some_says_in_which(file):
+def test_errors_of_some_combinations_name_them(file):
     file.write_text(FAMILY.replace("target_batch_size: 32768", "target_batch_size: 64"))
     with pytest.raises(SpecError) as error:
         load_all(str(file))
@@ -236,7 +236,7 @@ def test_what_is_wrong_in_some_says_in_which(file):
     assert [p.message for p in error.value.problems] == ["found 0; must be at least 1"]  # once for all five
 
 
-def test_positions_stay_the_templates(file):
+def test_positions_are_those_of_the_template(file):
     variants = expand(parse(FAMILY, "x.yaml"))
     assert {v.document.values["peers", 0, "count"] for v in variants} == {(18, 12)}
     assert all(path[:1] != ("matrix",) for v in variants for path in v.document.values)

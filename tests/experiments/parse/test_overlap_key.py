@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from experiments.averaging.overlap import BLOCKING, DELAYED
 from experiments.emulation.scales import full_size, resolve_emulation
 from experiments.parse import SpecError, library, load
-from experiments.study_file.basis import study_basis
+from experiments.study_file.basis import paper_basis
 
 OVERLAP = "swarm.overlap=delayed"
 SECONDS = st.floats(0.0, 1e4)
@@ -32,7 +32,7 @@ def test_an_epoch_is_expected_to_take_the_longer_of_both(name: str, longer: str)
     assert least <= plan.epoch_s < least + 2.5  # the last step of an epoch is never behind a round
     assert plan.study_epoch_s == plan.reckoned_epoch_s == plan.epoch_s
     (note,) = load(name, [OVERLAP]).swarm.method.plan_notes([], plan.study_calc_s, plan.comm_s)
-    assert f"what {longer} does" in note
+    assert f"as long as its {longer}" in note
     assert load(name).swarm.method.plan_notes([], plan.study_calc_s, plan.comm_s) == []
 
 
@@ -45,7 +45,7 @@ def test_on_rented_vms_too() -> None:
 
 
 @given(SECONDS, SECONDS, SECONDS)
-def test_never_longer_than_without_and_never_shorter_than_either(
+def test_overlapped_epoch_is_bounded_by_its_parts_and_their_sum(
     calc_s: float, comm_s: float, step_s: float
 ) -> None:
     found = DELAYED.epoch_s(calc_s, comm_s, step_s)
@@ -53,12 +53,12 @@ def test_never_longer_than_without_and_never_shorter_than_either(
     assert BLOCKING.epoch_s(calc_s, comm_s, step_s) == calc_s + comm_s
 
 
-def test_calculation_is_not_shortened() -> None:
+def test_calculation_is_not_shortened_with_overlap() -> None:
     """What it hides would not be the same share of it."""
     assert resolve_emulation(load("geo-c8"), 2).samples_scale > 1
     plan = resolve_emulation(load("geo-c8", [OVERLAP]), 2)
     assert (plan.samples_scale, plan.raw_target_batch_size) == (1.0, 32768)
-    assert any("hide of the communication does not scale" in reason for reason in plan.reasons)
+    assert any("overlaps with" in reason and "does not scale" in reason for reason in plan.reasons)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_calculation_is_not_shortened() -> None:
         ("geo-c8", ["swarm.overlap=twice"], "delayed"),
     ],
 )
-def test_what_cannot_be_combined_is_refused(name: str, more: list[str], says: str) -> None:
+def test_invalid_combinations_are_rejected(name: str, more: list[str], says: str) -> None:
     with pytest.raises(SpecError, match=says):
         load(name, [OVERLAP, *more])
 
@@ -77,14 +77,14 @@ def test_what_cannot_be_combined_is_refused(name: str, more: list[str], says: st
 @pytest.mark.parametrize(
     "more", [["swarm.averaging=hierarchical"], ["network_tuning=wan"], ["swarm.compression=uniform8bit"]]
 )
-def test_what_can_be_combined_is(more: list[str]) -> None:
+def test_valid_combinations_are_accepted(more: list[str]) -> None:
     assert resolve_emulation(load("geo-c8-nlp", [OVERLAP, *more]), 8).samples_scale == 1
 
 
-def test_beside_the_study_it_is_an_option() -> None:
-    basis = study_basis(load("geo-c8", [OVERLAP]))
+def test_overlap_is_an_option_relative_to_the_paper() -> None:
+    basis = paper_basis(load("geo-c8", [OVERLAP]))
     assert basis.published is not None
     assert basis.options == (
-        "swarm.overlap delayed (calculation and communication at once: an epoch is not their sum)",
+        "swarm.overlap delayed (calculation and communication overlap: an epoch is shorter than their sum)",
     )
-    assert study_basis(load("geo-c8")).options == ()
+    assert paper_basis(load("geo-c8")).options == ()

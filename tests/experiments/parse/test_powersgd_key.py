@@ -76,9 +76,7 @@ def test_nlp_by_hand() -> None:
     ),
     RANKS,
 )
-def test_no_more_is_sent_than_there_is_and_nothing_is_left_out(
-    shapes: list[tuple[list[int], int]], rank: int
-) -> None:
+def test_factored_and_unfactored_values_add_up(shapes: list[tuple[list[int], int]], rank: int) -> None:
     found, total = sent(shapes, rank), sum(n * math.prod(shape) for shape, n in shapes)
     assert found.values + found.whole == total
     assert found.whole <= found.wire <= total
@@ -105,7 +103,7 @@ def test_the_ballast_is_sent_as_the_model_is(model: str, rank: int, data: st.Dat
 
 
 @pytest.mark.parametrize("model", ["ConvNextLarge", "RoBERTaXLM"])
-def test_of_the_study_s_models_both_halves_are_as_long_as_theirs(model: str) -> None:
+def test_both_halves_of_the_paper_s_models_have_equal_length(model: str) -> None:
     for rank, scale in itertools.product((1, 2, 4, 8, 16), (1, 45.5, 88, 100)):
         made, full = ballast(model, compression_of(f"powersgd:{rank}"), scale), factors_of(model, rank)
         assert made is not None
@@ -122,7 +120,7 @@ def test_above_the_largest_scale_there_is_no_ballast(model: str, rank: int) -> N
     assert ballast(model, compression_of("float16"), 1000) is not None
 
 
-def test_the_plan_of_the_study_s_largest_run() -> None:
+def test_plan_of_the_paper_s_largest_run() -> None:
     plain, low = (
         resolve_emulation(load("geo-c8-nlp", [f"swarm.compression={c}"]), cores=2)
         for c in ("float16", "powersgd:4")
@@ -144,13 +142,13 @@ def test_rented_vms_send_the_model_s_own_factors() -> None:
     assert (plan.parameters, plan.matrices, plan.parts) == (560_142_482, (), 2)
 
 
-def test_a_small_model_is_shrunk_less() -> None:
+def test_small_model_is_scaled_less() -> None:
     spec = load("a10-8-rn18", ["swarm.compression=powersgd:4"])
     plan = resolve_emulation(spec, cores=2)
     assert 1 < plan.bytes_scale == largest_scale("ResNet18", compression_of("powersgd:4")) < 20
 
 
-def test_egress_is_reckoned_by_what_is_sent() -> None:
+def test_egress_estimate_uses_the_values_sent() -> None:
     book = load_book("study-2023-04")
     usd = {}
     for compression in ("float16", "powersgd:4"):
@@ -167,9 +165,9 @@ def test_egress_is_reckoned_by_what_is_sent() -> None:
         ("geo-c8", ["swarm.compression=powersgd:0"], "a rank from 1 to 64"),
         ("geo-c8", ["swarm.compression=powersgd:65"], "a rank from 1 to 64"),
         ("geo-c8", ["swarm.compression=powersgd"], "one of none, float16, uniform8bit, blockwise8bit, or powersgd:<rank>"),
-        ("geo-c8", ["swarm.compression=powersgd:4", "emulation={bytes_scale: 500}"], "at most 105 will do"),
-        ("local-2", ["model=digits", "swarm.compression=powersgd:16", "emulation=auto"], "too small for that rank"),
-        ("a10-8-rn18", ["swarm.compression=powersgd:4", "emulation={windows: kernel}"], "at bytes_scale 45"),
+        ("geo-c8", ["swarm.compression=powersgd:4", "emulation={bytes_scale: 500}"], "the maximum is 105"),
+        ("local-2", ["model=digits", "swarm.compression=powersgd:16", "emulation=auto"], "too small for this rank"),
+        ("a10-8-rn18", ["swarm.compression=powersgd:4", "emulation={windows: kernel}"], "bytes_scale 45"),
     ],
 )  # fmt: skip
 def test_where_it_cannot_be_used(name: str, changes: list[str], said: str) -> None:
@@ -177,6 +175,6 @@ def test_where_it_cannot_be_used(name: str, changes: list[str], said: str) -> No
         load(name, changes)
 
 
-def test_of_other_compressions_every_value_is_sent() -> None:
+def test_other_compressions_send_every_value() -> None:
     for name, model in models().items():
         assert compression_of("uniform8bit").sent_values(name, model.parameters) == model.parameters

@@ -55,7 +55,7 @@ def test_show_prints_what_loads_to_the_same(tmp_path):
     assert json.loads(result.stdout) == to_document(load("geo-b2", ["seed=9"]))
 
 
-def test_show_refuses_in_the_errors_words():
+def test_show_reports_the_same_errors():
     result = runner.invoke(app, ["show", "geo-b2", "--set", "seed=x"])
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr == "--set seed=x: seed: found 'x'; must be a whole number\n"

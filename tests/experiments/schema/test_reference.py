@@ -14,7 +14,7 @@ def test_the_page_is_up_to_date():
     assert page.read_text() == markdown(), "run: python -m experiments.schema.reference > docs/yaml.md"
 
 
-def test_every_word_that_a_key_may_have_is_told():
+def test_reference_lists_all_values_of_a_key():
     page = markdown()
     for section in Swarm, Replace, Data:
         for name, field in section.model_fields.items():

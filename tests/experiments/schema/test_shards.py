@@ -41,13 +41,13 @@ def test_other_patterns():
         "",
     ],
 )
-def test_what_is_no_pattern(pattern):
+def test_invalid_shard_patterns(pattern):
     with pytest.raises(ShardPatternError):
         shard_urls(pattern)
 
 
 @given(st.integers(0, 10**6), st.integers(0, 300), st.integers(0, 8))
-def test_a_range_is_as_long_as_its_ends_say(first, more, width):
+def test_range_length(first, more, width):
     urls = shard_urls(f"s3://digits/t-{{{first:0{width}d}..{first + more:0{width}d}}}.tar")
     assert len(urls) == len(set(urls)) == more + 1
     assert [int(url[len("s3://digits/t-") : -4]) for url in urls] == list(range(first, first + more + 1))

@@ -30,7 +30,7 @@ def test_the_paper_s_study_has_all_28_runs():
     assert study.spec.contended_retries == 2
 
 
-def test_the_study_of_accuracy_differs_in_nothing_that_is_learned():
+def test_accuracy_study_differs_only_in_what_is_not_learned():
     study = load_study("accuracy-c8")
     assert study.spec.compare.accuracy is not None
     both = study.spec.compare.accuracy
@@ -53,7 +53,7 @@ def test_the_study_of_accuracy_differs_in_nothing_that_is_learned():
     assert [plan.parameters > models()["digits"].parameters for plan in plans] == [True, False]  # ballast
 
 
-def test_the_study_of_the_path_model_has_all_with_several_peers_a_region_and_changes_nothing_else():
+def test_path_model_study_has_all_experiments_with_several_peers_per_region():
     study = load_study("path-model")
     pairs = [study.members[n : n + 2] for n in range(0, len(study.members), 2)]
     assert [[m.label for m in pair] for pair in pairs] == [["with", "without"]] * len(pairs)
@@ -72,13 +72,13 @@ def test_the_study_of_the_path_model_has_all_with_several_peers_a_region_and_cha
 
 
 @pytest.mark.parametrize("name", studies())
-def test_what_ships_loads_and_names_its_schema(name: str):
+def test_shipped_studies_load_and_name_their_schema(name: str):
     study = load_study(name)
     assert study.spec.name == name
     assert study.text.startswith("# yaml-language-server: $schema=study.schema.json\n")
 
 
-def test_the_schema_beside_the_studies_is_the_one_that_is_made():
+def test_shipped_study_schema_is_up_to_date():
     assert json.loads((STUDIES / "study.schema.json").read_text()) == study_schema()
 
 
@@ -154,7 +154,7 @@ def _expect(entry: str) -> str:
     return f"name: s\nexperiments: [{rows}]\ncompare: {{baseline: x, expect: [{entry}]}}\n"
 
 
-def test_what_is_expected_of_c8_is_of_rows_that_there_are():
+def test_expectations_of_c8_refer_to_existing_rows():
     study = load_study("beyond-c8")
     rows = {(m.spec.name, m.label): m.spec.model for m in study.members}
     asked = {(key, one.figure, one.words) for one in study.spec.compare.expect for key in of_row(rows, one)}
@@ -178,7 +178,7 @@ def test_what_is_expected_of_c8_is_of_rows_that_there_are():
     ("text", "says"),
     [
         ("name: s\nexperiments: [geo-b2, geo-c9]\n", "s.yaml:2:23: experiments[1].experiment: geo-c9: the library has none"),
-        ("name: s\nexperiments:\n  - geo-b2\n  - geo-b2\n", "s.yaml:4:5: experiments[1]: 'geo-b2' stands twice"),
+        ("name: s\nexperiments:\n  - geo-b2\n  - geo-b2\n", "s.yaml:4:5: experiments[1]: 'geo-b2' is a duplicate of entry 0"),
         ("name: s\nexperiment: [geo-b2]\n", "unknown key 'experiment'; did you mean 'experiments'?"),
         ("name: S\nexperiments: [geo-b2]\n", "s.yaml:1:7: name: 'S' is not a study's name"),
         ("name: s\nexperiments: []\n", "must be at least 1"),
@@ -190,29 +190,29 @@ def test_what_is_expected_of_c8_is_of_rows_that_there_are():
         ),
         (
             "name: s\nexperiments: [geo-b2, geo-a2]\ncompare:\n  accuracy: {of: geo-b3, against: geo-a2}\n",
-            "s.yaml:4:18: compare.accuracy.of: no experiment of this study is called 'geo-b3'; did you mean 'geo-b2'?",
+            "s.yaml:4:18: compare.accuracy.of: this study has no experiment 'geo-b3'; did you mean 'geo-b2'?",
         ),
         (
             "name: s\nexperiments: [geo-b2]\ncompare: {accuracy: {of: geo-b2, against: geo-b2}}\n",
-            "compare.accuracy.against: 'geo-b2' stands on both sides",
+            "compare.accuracy.against: 'geo-b2' would be compared with itself",
         ),
         ("- geo-b2\n", "a study is a mapping"),
         (
             "name: s\nexperiments: [geo-a8, {experiment: geo-c8, label: kernel}]\ncompare: {baseline: kernal}\n",
             "s.yaml:3:21: compare.baseline: no entry has the label 'kernal'; did you mean 'kernel'? (kernel)",
         ),
-        ("name: s\nexperiments: [geo-a8]\ncompare: {baseline: x}\n", "no entry has the label 'x': none has one"),
+        ("name: s\nexperiments: [geo-a8]\ncompare: {baseline: x}\n", "no entry has the label 'x': no entry has a label"),
         (
             "name: s\nexperiments: [{experiment: geo-a8, label: x}, {experiment: geo-c8, against: y}]\ncompare: {baseline: x}\n",
             "s.yaml:2:77: experiments[1].against: no entry has the label 'y' (x)",
         ),
         (
             "name: s\nexperiments: [{experiment: geo-a8, label: x, against: x}]\n",
-            "experiments[0].against: stands beside a baseline",
+            "experiments[0].against: needs a baseline",
         ),
         (
             f"{_ROWS}compare: {{baseline: x}}\n",
-            "s.yaml:3:21: compare.baseline: no entry of the model RoBERTaXLM has the label 'x', so geo-a8-nlp is held",
+            "s.yaml:3:21: compare.baseline: no entry of the model RoBERTaXLM has the label 'x', so there is nothing",
         ),
         (
             _ROWS.replace("geo-a8-nlp", "{experiment: geo-a8-nlp, against: x}") + "compare: {baseline: x}\n",
@@ -221,24 +221,24 @@ def test_what_is_expected_of_c8_is_of_rows_that_there_are():
         (_expect("{row: y, figure: speed}"), "s.yaml:3:50: compare.expect[0].figure: found 'speed'; must be one of sps"),
         (
             _expect("{row: z, figure: sps}"),
-            "s.yaml:3:39: compare.expect[0].row: no entry has the label 'z', and no experiment that name (x, geo-a8, y)",
+            "s.yaml:3:39: compare.expect[0].row: no entry has the label 'z' and no experiment has that name (x, geo-a8, y)",
         ),
-        (_expect("{row: y, experiment: geo-a9, figure: sps}"), "compare.expect[0].experiment: no experiment of this study"),
+        (_expect("{row: y, experiment: geo-a9, figure: sps}"), "compare.expect[0].experiment: this study has no experiment"),
         (_expect("{row: y, against: geo-a9, figure: sps}"), "compare.expect[0].against: no entry has the label 'geo-a9'"),
-        (_expect("{row: x, figure: sps}"), "compare.expect[0].against: geo-a8 x would be held against itself"),
-        (_expect("{row: geo-a8, against: x, figure: sps}"), "compare.expect[0].against: geo-a8 x would be held against itself"),
-        (_expect("{row: y, against: geo-a8, figure: sps}"), "compare.expect[0].against: several rows are 'geo-a8' for geo-a8 y"),
+        (_expect("{row: x, figure: sps}"), "compare.expect[0].against: geo-a8 x would be compared with itself"),
+        (_expect("{row: geo-a8, against: x, figure: sps}"), "compare.expect[0].against: geo-a8 x would be compared with itself"),
+        (_expect("{row: y, against: geo-a8, figure: sps}"), "compare.expect[0].against: several rows match 'geo-a8' for geo-a8 y"),
         (_expect("{row: y, figure: sps, at_least: 1, within: 0.1}"), "compare.expect[0]: has 2 limits (at_least, within)"),
         (_expect("{row: y, figure: loss, at_most: 1}"), "compare.expect[0].at_most: a loss is judged by its difference"),
-        (_expect("{row: y, figure: sps, within_noise: true}"), "compare.expect[0].within_noise: 'sps' has no noise"),
+        (_expect("{row: y, figure: sps, within_noise: true}"), "compare.expect[0].within_noise: 'within_noise' applies to"),
         (
             "name: s\nexperiments: [geo-a8]\ncompare: {expect: [{row: geo-a8, figure: sps}]}\n",
-            "compare.expect: stands beside a baseline",
+            "compare.expect: needs a baseline",
         ),
-        ("name: s\nexperiments: [geo-a8]\ncompare: {columns: [sps]}\n", "compare.columns: stand beside a baseline"),
+        ("name: s\nexperiments: [geo-a8]\ncompare: {columns: [sps]}\n", "compare.columns: need a baseline"),
         (
             "name: s\nexperiments: [{experiment: geo-a8, label: x}]\ncompare: {baseline: x, columns: [sps, sps]}\n",
-            "compare.columns: one stands twice",
+            "compare.columns: contain a figure twice",
         ),
         (
             "name: s\nexperiments: [{experiment: geo-a8, label: x}]\ncompare: {baseline: x, columns: [speed]}\n",
@@ -254,13 +254,13 @@ def test_what_is_expected_of_c8_is_of_rows_that_there_are():
         ),
     ],
 )  # fmt: skip
-def test_mistakes_are_told_with_their_place(tmp_path: Path, text: str, says: str):
+def test_errors_have_a_position(tmp_path: Path, text: str, says: str):
     with pytest.raises(SpecError) as caught:
         load_study(_written(tmp_path, text))
     assert says in str(caught.value)
 
 
-def test_a_bare_name_is_the_library_s_whatever_lies_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_bare_name_is_looked_up_in_the_library_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "geo-c8.yaml").write_text(_library("geo-c8").replace("32768", "4096"))
     (tmp_path / "geo-b2").write_text("no experiment")
@@ -272,9 +272,7 @@ def test_a_bare_name_is_the_library_s_whatever_lies_here(tmp_path: Path, monkeyp
 
 
 @pytest.mark.parametrize("folder", [".", "sub"])
-def test_a_file_lies_beside_the_study_never_here(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str
-):
+def test_file_is_relative_to_the_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str):
     monkeypatch.chdir(tmp_path)
     beside = tmp_path / folder
     beside.mkdir(exist_ok=True)
@@ -290,7 +288,7 @@ def test_a_file_lies_beside_the_study_never_here(
             load_study(f"{folder}/s.yaml")
 
 
-def test_a_matrix_or_a_family_stands_for_all_it_has(tmp_path: Path):
+def test_matrix_or_family_expands_to_all_its_experiments(tmp_path: Path):
     text = _library("local-2").replace("name: local-2", "name: m-${matrix.seed}")
     text = text.replace("seed: 0", "seed: ${matrix.seed}")
     (tmp_path / "m.yaml").write_text(f"{text}matrix: {{seed: [1, 2, 3]}}\n")

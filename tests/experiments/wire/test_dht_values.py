@@ -20,11 +20,11 @@ from hivemind.utils.timed_storage import ValueWithExpiration
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.peer.swarm.members import Member, declared_peers, owner_key_of, parse_members, sound_reports
+from experiments.peer.swarm.members import Member, declared_peers, owner_key_of, parse_members, valid_reports
 from experiments.peer.swarm.orders import OrdersValidator
 from experiments.wire.dht_records import OrchSchema, subkey_of
 from experiments.wire.hivemind.patches import refuse_unsound_values
-from experiments.wire.hivemind.values import MOST_AHEAD_S, is_sound, sound_value
+from experiments.wire.hivemind.values import MAX_AHEAD_S, is_sound, sound_value
 from experiments.wire.orders import generate_run_key
 from experiments.wire.record_keys import generate_identity, generate_record_key
 
@@ -95,7 +95,7 @@ def test_no_record_raises_in_a_peer(found: object):
     for member in parse_members(found, NOW_S):
         PeerID.from_base58(member.maddr.rpartition("/p2p/")[2])
         assert member.until_s <= NOW_S + 7200.0
-    for report in (sound_reports(found) or {}).values():
+    for report in (valid_reports(found) or {}).values():
         if report.value is not None:
             said = LocalTrainingProgress.parse_obj(report.value)
             assert math.isfinite(said.samples_per_second + said.time)
@@ -122,11 +122,11 @@ def test_a_member_that_announces_itself_is_read():
         (SUBKEY, None, NOW_S),
     ],
 )
-def test_what_is_no_members_own_word_is_left_out(subkey: Any, value: Any, until_s: float):
+def test_announcements_not_by_the_member_are_ignored(subkey: Any, value: Any, until_s: float):
     assert parse_members({subkey: entry(value, until_s), SUBKEY + b"x": entry(GOOD)}, NOW_S) == []
 
 
-def test_in_a_closed_swarm_a_vm_speaks_with_its_own_key_from_its_own_node():
+def test_in_a_closed_swarm_a_vm_must_use_its_own_key_and_node():
     def is_member(vm: str, key: str, peer: str) -> bool:
         return (vm or "r-a-0", key, peer) == ("r-a-0", KEY, PEER)
 
@@ -142,13 +142,13 @@ def test_in_a_closed_swarm_a_vm_speaks_with_its_own_key_from_its_own_node():
         )
         return {b"[owner:" + key.encode() + b"]": entry(said.dict())}
 
-    assert sound_reports(reports(KEY, PEER), is_member)
-    assert not sound_reports(reports(OTHER_KEY, PEER), is_member), "a key that nobody was given"
-    assert not sound_reports(reports(KEY, OTHER_PEER), is_member), "another's node"
+    assert valid_reports(reports(KEY, PEER), is_member)
+    assert not valid_reports(reports(OTHER_KEY, PEER), is_member), "a key that nobody was given"
+    assert not valid_reports(reports(KEY, OTHER_PEER), is_member), "another's node"
     assert owner_key_of(next(iter(reports(KEY, PEER)))) == KEY
 
 
-def test_a_name_in_the_list_of_averagers_that_is_no_peer_keeps_no_donor():
+def test_invalid_name_in_the_list_of_averagers_does_not_hide_a_donor():
     raw = PeerID.from_base58(PEER).to_bytes()
     found = {
         b"x": entry(1),
@@ -163,7 +163,7 @@ def test_a_name_in_the_list_of_averagers_that_is_no_peer_keeps_no_donor():
 
 @settings(max_examples=300)
 @given(SUBKEYS, st.binary(max_size=60) | ANYTHING, TIMES)
-def test_what_is_sound_can_be_read_by_anybody(subkey: Any, value: Any, until_s: Any):
+def test_sound_values_can_be_read_by_every_node(subkey: Any, value: Any, until_s: Any):
     if is_sound(subkey, value, until_s, NOW_S):
         if not isinstance(subkey, bytes) or b"[owner:" not in subkey:
             MSGPackSerializer.loads(value)
@@ -171,10 +171,10 @@ def test_what_is_sound_can_be_read_by_anybody(subkey: Any, value: Any, until_s: 
         assert math.isfinite(until_s)
 
 
-def test_nobody_keeps_an_unsigned_entry_for_months():
+def test_unsigned_entries_far_in_the_future_are_refused():
     value = MSGPackSerializer.dumps(1)
-    assert is_sound(b"peer", value, NOW_S + MOST_AHEAD_S, NOW_S)
-    assert not is_sound(b"peer", value, NOW_S + MOST_AHEAD_S + 1.0, NOW_S)
+    assert is_sound(b"peer", value, NOW_S + MAX_AHEAD_S, NOW_S)
+    assert not is_sound(b"peer", value, NOW_S + MAX_AHEAD_S + 1.0, NOW_S)
     assert is_sound(SUBKEY, value, NOW_S + 1e9, NOW_S), "a signed one is nobody's but the owner's"
     assert not is_sound(b"peer", bytes(70_000), NOW_S, NOW_S)
 
@@ -186,7 +186,7 @@ def dictionary(*entries: tuple[Any, Any, Any], most: Any = None) -> DictionaryDH
     return found
 
 
-def test_one_bad_entry_of_an_answer_costs_that_entry():
+def test_bad_entry_does_not_affect_the_rest_of_an_answer():
     good, until_s = MSGPackSerializer.dumps("x"), get_dht_time() + 30.0
     answer = dictionary(
         (b"a", good, until_s),
@@ -213,7 +213,7 @@ class Refusing:
         raise ValueError("no key")
 
 
-def test_a_node_keeps_and_hands_on_only_what_is_sound(monkeypatch: pytest.MonkeyPatch):
+def test_node_stores_and_forwards_only_sound_values(monkeypatch: pytest.MonkeyPatch):
     for name in ("call_find", "_validate_record", "_validate_dictionary"):
         monkeypatch.setattr(DHTProtocol, name, getattr(DHTProtocol, name))  # as they were, afterwards
     key = DHTID.generate(source="k")
@@ -247,7 +247,7 @@ def test_a_node_keeps_and_hands_on_only_what_is_sound(monkeypatch: pytest.Monkey
     assert not node._validate_record(b"k", subkey, good, until_s), "what a validator raises is a refusal"
 
 
-def test_in_a_closed_swarm_no_value_takes_the_place_of_a_dictionary():
+def test_in_a_closed_swarm_a_value_cannot_replace_a_dictionary():
     validator = OrdersValidator("run", generate_run_key()[1])
     key = DHTID.generate(source="run_orch_members").to_bytes()
     value = MSGPackSerializer.dumps(1)
@@ -258,7 +258,7 @@ def test_in_a_closed_swarm_no_value_takes_the_place_of_a_dictionary():
 @pytest.mark.parametrize(
     "value", [GOOD, None, (*GOOD[:3], 3.0, GOOD[4]), [*GOOD], GOOD[:4], "x", (*GOOD[:2], "asleep", *GOOD[3:])]
 )
-def test_nodes_take_announcements_of_the_right_form_only(value: Any):
+def test_nodes_accept_only_well_formed_announcements(value: Any):
     good = value is None or value is GOOD  # 3.0 == 3
     try:
         parsed = OrchSchema.parse_obj(

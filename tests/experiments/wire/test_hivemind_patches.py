@@ -132,7 +132,7 @@ async def free_after_a_task_that_waited_for_it_was_cancelled(lock: threading.Loc
     return False
 
 
-def test_a_lock_is_not_kept_by_a_task_that_was_cancelled_while_it_waited_for_it(unpatched) -> None:
+def test_lock_is_released_if_its_task_is_cancelled_while_waiting(unpatched) -> None:
     apply("peer")
     assert asyncio.run(free_after_a_task_that_waited_for_it_was_cancelled(threading.Lock()))
 
@@ -148,7 +148,7 @@ async def entered_and_left(lock: threading.Lock) -> tuple[bool, bool]:
     return inside, lock.locked()
 
 
-def test_who_is_not_cancelled_has_it_and_gives_it_back(unpatched) -> None:
+def test_uncancelled_task_acquires_and_releases_the_lock(unpatched) -> None:
     apply("peer")
     assert asyncio.run(entered_and_left(threading.Lock())) == (True, False)
 
@@ -245,7 +245,7 @@ def test_a_late_answer_leaves_later_calls_answered(answer: dict[str, Any], unpat
 
 
 @pytest.mark.parametrize("answer", LATE, ids=["response", "error", "daemon's error", "done"])
-def test_unpatched_they_are_not(answer: dict[str, Any], unpatched) -> None:
+def test_unpatched_late_answer_breaks_later_calls(answer: dict[str, Any], unpatched) -> None:
     """If this fails, Hivemind looks whether a call was given up, and the patch can go."""
     assert not asyncio.run(the_next_call_is_answered(answer))
 
@@ -308,6 +308,6 @@ def test_a_stream_ends_with_its_handler(ends: str, unpatched) -> None:
 
 
 @pytest.mark.parametrize("ends", ["by itself", "with an error"])
-def test_unpatched_it_waits_for_ever(ends: str, unpatched) -> None:
+def test_unpatched_stream_waits_forever(ends: str, unpatched) -> None:
     """If this fails, Hivemind looks whether the handler has ended, and the patch can go."""
     assert not asyncio.run(a_stream_is_closed_whose_handler_has_ended(ends))

@@ -64,7 +64,7 @@ def test_what_was_signed_comes_back(orders: Orders) -> None:
 
 
 @given(_orders, st.data())
-def test_a_changed_byte_is_no_order(orders: Orders, data: st.DataObject) -> None:
+def test_changed_byte_is_rejected(orders: Orders, data: st.DataObject) -> None:
     blob = bytearray(sign(orders, PEM))
     place = data.draw(st.integers(0, len(blob) - 1))
     blob[place] ^= data.draw(st.integers(1, 255))
@@ -72,12 +72,12 @@ def test_a_changed_byte_is_no_order(orders: Orders, data: st.DataObject) -> None
 
 
 @given(st.binary(max_size=2 * MAX_BYTES))
-def test_noise_is_no_order(blob: bytes) -> None:
+def test_noise_is_rejected(blob: bytes) -> None:
     assert _reason(blob) in {"signature", "size"}
 
 
 @given(st.binary(max_size=300))
-def test_noise_with_the_runs_own_signature_is_refused_for_its_form(noise: bytes) -> None:
+def test_signed_noise_is_rejected_for_its_form(noise: bytes) -> None:
     assert _reason(_signed(noise)) == "form"
     assert _reason(_signed(zlib.compress(noise))) == "form"
 
@@ -107,7 +107,7 @@ def test_a_small_blob_cannot_unpack_to_a_large_one() -> None:
     assert _reason(_signed(zlib.compress(b" " * 9_000_000))) == "form"
 
 
-def test_nothing_behind_the_end_and_no_unknown_keys() -> None:
+def test_trailing_data_and_unknown_keys_are_rejected() -> None:
     payload = sign(ORDERS, PEM)[64:]
     assert _reason(_signed(payload + b"x")) == "form"
     text = zlib.decompress(payload)
@@ -130,7 +130,7 @@ def test_nothing_behind_the_end_and_no_unknown_keys() -> None:
         replace(ORDERS, run_id="x" * 200),
     ],
 )
-def test_what_no_reader_takes_is_not_signed(wrong: Orders) -> None:
+def test_orders_that_readers_reject_are_not_signed(wrong: Orders) -> None:
     with pytest.raises(OrdersError) as caught:
         sign(wrong, PEM)
     assert caught.value.reason == "form"
@@ -143,7 +143,7 @@ def test_only_the_runs_kind_of_key_signs() -> None:
         assert caught.value.reason == "signature"
 
 
-def test_as_many_peers_as_promised_fit_and_two_hundred_are_refused() -> None:
+def test_max_peers_fit_and_two_hundred_do_not() -> None:
     def peers(count: int) -> tuple[OrderPeer, ...]:
         return tuple(
             OrderPeer(f"geo-c8-20260101-{i:03d}-0", _peer_id(i), record_key_digest(f"key {i}"))

@@ -12,7 +12,7 @@ from synthetic_runs import egress, epoch, vm
 from cloud.prices.book import load
 from metrics.cost.bill import cost_so_far, ledger
 from metrics.cost.ledger import CostLine, Ledger, Terms, data_lines, egress_lines, vm_lines
-from metrics.epochs.scaling import Scales, study_epochs
+from metrics.epochs.scaling import Scales, full_scale_epochs
 from metrics.epochs.throughput import swarm_epochs
 from metrics.traffic import Traffic, flows
 
@@ -51,12 +51,12 @@ def test_a_running_vm_is_billed_until_now_and_a_short_one_a_minute():
     assert (short.quantity, short.usd) == (60.0, Decimal("0.003"))
 
 
-def test_epochs_are_billed_at_study_scale():
+def test_epochs_are_billed_at_full_scale():
     (line,) = vm_lines([vm("a", ended_s=100.0)], 0, {"a": [(12.0, 302.0)]}, _terms(scales=Scales(samples=30)))
     assert line.quantity == pytest.approx(88 + 302)
 
 
-def test_the_study_s_transatlantic_gigabyte():
+def test_price_of_the_paper_s_transatlantic_gigabyte():
     gib = 2.0**30
     (line,) = egress_lines([Traffic("a", "b", IOWA, BELGIUM, "inter_continent", gib)], _terms())
     assert line.usd == Decimal("0.08")
@@ -66,7 +66,7 @@ def test_the_study_s_transatlantic_gigabyte():
     assert data.usd == Decimal("0.01")
 
 
-def test_unknown_is_contagious_and_says_why():
+def test_unknown_propagates_with_its_reason():
     bill = Ledger((_line(Decimal(1)), _line(None, "no price for a GPU"), _line(None, "no price for a GPU")))
     assert bill.sum() is None
     assert bill.sum("egress") == 0
@@ -84,8 +84,8 @@ def test_unknown_is_contagious_and_says_why():
             "no price book",
         ),
         (egress_lines([Traffic("a", "x", IOWA, None, "unknown", 1)], _terms()), "unknown place"),
-        (data_lines({"a": None}, _terms(scales=Scales(samples=2))), "unknown size"),
-        (data_lines({"a": None}, _terms()), "nobody counted what a read"),
+        (data_lines({"a": None}, _terms(scales=Scales(samples=2))), "unknown sample size"),
+        (data_lines({"a": None}, _terms()), "the bytes that a read were not counted"),
         (data_lines({"a": 1.0}, _terms(book=None)), "no price book"),
         (data_lines({"a": 1.0}, _terms(store_location=None)), "unknown store"),
         (data_lines({"a": 1.0}, _terms(store_location="s3/x")), "no price for reading"),
@@ -107,7 +107,7 @@ def test_the_whole_bill_is_the_sum_of_its_parts():
     assert bill.sum() == sum((bill.sum(k) for k in ("vm", "egress", "data")), Decimal(0))
 
 
-def test_egress_that_nobody_measured_is_unknown_and_not_free():
+def test_unmeasured_egress_is_unknown_and_not_free():
     vms = [vm("a", ended_s=3600.0), vm("b", location=BELGIUM, ended_s=3600.0)]
     records = [epoch("a"), epoch("b")]
     raw = swarm_epochs(records, 0)
@@ -121,7 +121,7 @@ def test_egress_that_nobody_measured_is_unknown_and_not_free():
     assert ledger(vms[:1], 0, alone, alone, [], {"a": 0.0}, _terms()).sum() == Decimal("0.18")
 
 
-def test_cost_so_far_grows_with_the_open_epoch_as_the_last_one_did():
+def test_cost_so_far_scales_the_open_epoch_like_the_last_one():
     terms = _terms(scales=Scales(samples=10), raw_target=256)
     records = [epoch("a", 1, 100.0, 10, 2), epoch("b", 1, 100.0, 10, 2)]
     vms = [vm("a"), vm("b", location=BELGIUM)]
@@ -132,7 +132,7 @@ def test_cost_so_far_grows_with_the_open_epoch_as_the_last_one_did():
     assert float(half_on.spent_usd - at_end.spent_usd) == pytest.approx(extra_s * 0.18 / 3600)
 
 
-def test_a_vm_that_waits_grows_by_one_epoch_at_most_and_not_after_the_last_one():
+def test_waiting_vm_is_scaled_for_one_epoch_at_most_and_not_after_the_last():
     terms = _terms(scales=Scales(samples=10), raw_target=256)
     records = [epoch("a", 1, 100.0, 10, 2), epoch("b", 1, 100.0, 10, 2)]
     vms = [vm("a"), vm("b", location=BELGIUM)]
@@ -149,7 +149,7 @@ def test_cost_so_far_equals_the_final_bill_when_all_has_ended():
     sent = [*(egress("a", k, "10.0.0.2", "comm", 2, 10**7) for k in (1, 2)), QUIET[1]]
     vms = [vm("a", ended_s=200.0), vm("b", location=BELGIUM, ended_s=210.0)]
     raw = swarm_epochs(records, 0)
-    study = study_epochs(raw, terms.scales, terms.raw_target)
+    study = full_scale_epochs(raw, terms.scales, terms.raw_target)
     read = {v: sum(p.samples for e in study for p in e.peers if p.vm == v) * 124_000 for v in "ab"}
     bill = ledger(vms, 0, raw, study, flows(sent, ADDRESSES, terms.locations), read, terms)
     found = cost_so_far(vms, records, sent, 500.0, terms)

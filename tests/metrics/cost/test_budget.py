@@ -24,7 +24,7 @@ def test_by_hand():
 
 
 @given(USD, USD, SECONDS, SECONDS, SECONDS, SECONDS)
-def test_more_of_anything_keeps_back_more(burn, egress, metering_s, decision_s, teardown_s, more_s):
+def test_reserve_grows_with_each_argument(burn, egress, metering_s, decision_s, teardown_s, more_s):
     kept = reserve(burn, egress, metering_s, decision_s, teardown_s)
     assert kept >= 0
     assert reserve(burn + 1, egress, metering_s, decision_s, teardown_s) >= kept

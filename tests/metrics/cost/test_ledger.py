@@ -156,7 +156,7 @@ def test_egress_is_continuous_where_tiers_meet(edge):
     assert 0 < above - at <= at - below <= Decimal("0.12") / 2**30
 
 
-def test_a_link_that_climbs_two_tiers_has_two_lines_that_say_so():
+def test_link_in_two_tiers_has_one_line_per_tier():
     first, second, third = egress_lines(
         [_sent("asia", "us", 2 * 2**30), _sent("us", "eu", 2 * 2**30)], _terms()
     )
@@ -165,7 +165,7 @@ def test_a_link_that_climbs_two_tiers_has_two_lines_that_say_so():
     assert (third.src, third.quantity, third.tier, third.usd) == ("us", 2**30, "3 GiB", Decimal("0.11"))
 
 
-def test_the_tiers_begin_anew_each_month_and_only_then():
+def test_tiers_restart_each_month():
     at = {
         1: datetime(2026, 10, 31, 23, 59, tzinfo=UTC).timestamp(),
         2: datetime(2026, 11, 1, tzinfo=UTC).timestamp(),
@@ -239,7 +239,7 @@ def test_one_unknown_line_makes_the_sum_unknown_and_the_rest_stays(links, lack):
     )
 
 
-def test_reads_of_all_vms_climb_the_store_s_ladder_together():
+def test_reads_of_all_vms_share_the_store_s_tiers():
     lines = data_lines({"us": 1.5e9, "eu": 1.5e9}, _terms(), "2026-11")
     assert [(line.dst, line.tier, line.quantity, line.usd) for line in lines] == [
         ("eu", "0 GB", 1_500_000_000, Decimal("0.015")),
@@ -257,20 +257,20 @@ def test_storage_grows_with_bytes_and_time(kept, seconds, more):
     assert 0 <= line.usd <= min(later.usd, larger.usd)
 
 
-def test_storage_of_a_month_and_what_makes_it_unknown_or_nobody_s():
+def test_storage_of_a_month_and_when_it_is_unknown_or_absent():
     (line,) = storage_lines(MONTH_S, _terms(dataset_bytes=150 * 10**9))
     assert (line.kind, line.usd, line.quantity) == ("storage", Decimal("0.9"), 150 * 10**9)
     assert storage_lines(MONTH_S, _terms()) == []
     for terms, why in (
         (_terms(dataset_bytes=1, book=None), "no price book"),
         (_terms(dataset_bytes=1, store_location=None), "unknown store"),
-        (_terms(dataset_bytes=1, store_location="s3/x"), "no price for keeping data at s3/x"),
+        (_terms(dataset_bytes=1, store_location="s3/x"), "no price for storage at s3/x"),
     ):
         (line,) = storage_lines(1.0, terms)
         assert (line.usd, line.price) == (None, why)
 
 
-def test_the_whole_bill_keeps_the_data_for_the_run_and_tells_the_controller_s_vm_apart():
+def test_whole_bill_includes_storage_and_the_controller_s_vm():
     vms = [vm("us", ended_s=3600.0), vm("c", slot=CONTROLLER, usd_per_h=Decimal("0.05"), ended_s=7200.0)]
     bill = ledger(vms, 0, [], [], [], {}, _terms(dataset_bytes=10**9))
     assert [line.kind for line in bill.lines] == ["vm", "controller", "storage"]

@@ -57,7 +57,7 @@ def test_the_summary_has_the_rows_and_their_sums(folder: Path) -> None:
     assert preemption_rows(run)[0]["slowed_epochs"] == ""
 
 
-def test_the_lines_and_the_page_say_it(folder: Path) -> None:
+def test_lines_and_page_show_preemptions(folder: Path) -> None:
     with RunStore.open_reader(folder / "run.db") as store:
         lines = "\n".join(summary_lines(summarise(store), None))
     assert "preemptions     1: $" in lines
@@ -71,7 +71,7 @@ def test_the_lines_and_the_page_say_it(folder: Path) -> None:
     )
 
 
-def test_a_run_without_any_says_nothing(folder: Path) -> None:
+def test_run_without_joins_has_no_lines(folder: Path) -> None:
     with RunStore.open_writer(folder / "run.db") as store:
         for row in VMS:
             if row.vm == "b":

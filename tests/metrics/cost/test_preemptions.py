@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from synthetic_runs import epoch, vm
 
 from metrics.cost.preemptions import Preemptions, preemptions
-from metrics.epochs.scaling import Scales, study_epochs
+from metrics.epochs.scaling import Scales, full_scale_epochs
 from metrics.epochs.throughput import swarm_epochs
 from metrics.records import EpochRecord, EventRecord, JoinRecord, VmRecord
 
@@ -29,7 +29,7 @@ def costs(
     warmup: int = 1,
 ) -> Preemptions:
     raw = swarm_epochs(records, warmup, vms=vms)
-    study = study_epochs(raw, scales, None)
+    study = full_scale_epochs(raw, scales, None)
     return preemptions(vms, events or [], records, joins or [], raw, study, scales, now_s)
 
 
@@ -76,7 +76,7 @@ def test_one_preemption_by_hand() -> None:
     assert row.usd == row.lost_usd + row.startup_usd
 
 
-def test_an_epoch_that_the_state_slowed_is_told() -> None:
+def test_epoch_slowed_by_a_state_download_is_reported() -> None:
     slow = {"comm_s": 7.0, "optimizer_sync_s": 7.0, "ended_s": 97.0}
     records = [replace(r, **slow) if (r.vm, r.epoch) == ("a", 6) else r for r in RECORDS]
     (row,) = costs(VMS, records, JOINS).rows
@@ -84,7 +84,7 @@ def test_an_epoch_that_the_state_slowed_is_told() -> None:
     assert row.slowed_usd == Decimal("0.18") * 5 / H
 
 
-def test_what_others_lose_between_a_polite_leave_and_the_vms_end_counts() -> None:
+def test_slowdown_between_leaving_and_the_vm_s_end_counts() -> None:
     """b has averaged for the last time at 48 s and is taken at 93 s: epoch 5 of a looked for it in vain."""
     vms = [replace(row, ended_s=93.0) if row.vm == "b" else row for row in VMS[:2]]
     slow = {"comm_s": 8.0, "optimizer_sync_s": 8.0, "ended_s": 76.0}
@@ -93,7 +93,7 @@ def test_what_others_lose_between_a_polite_leave_and_the_vms_end_counts() -> Non
     assert (row.lost_s, row.slowed_epochs, row.slowed_s) == (45.0, (5,), 6.0)
 
 
-def test_who_comes_when_the_training_is_over_is_not_missed_after_it() -> None:
+def test_absence_ends_with_the_training() -> None:
     late = [JoinRecord("b1", 118.0, 1.0, 5, 7)]
     (row,) = costs(VMS, [r for r in RECORDS if r.vm != "b1"], late).rows
     assert (row.replaced_by, row.startup_s) == ("b1", 58.0)
@@ -106,20 +106,20 @@ def test_without_a_record_of_joining_the_first_epoch_says_when() -> None:
     assert (row.state_s, row.state_bytes) == (None, None)
 
 
-def test_a_vm_that_nobody_replaces_is_missed_until_the_training_ends() -> None:
+def test_vm_without_a_replacement_is_absent_until_the_training_ends() -> None:
     (row,) = costs(VMS[:2], [r for r in RECORDS if r.vm != "b1"]).rows
     assert (row.replaced_by, row.startup_s, row.startup_usd) == ("", 0.0, Decimal(0))
     assert row.absent_s == 106.0 - 48.0
 
 
-def test_a_vm_taken_before_it_averaged_trained_nothing_at_all() -> None:
+def test_vm_preempted_before_its_first_averaging_lost_all_its_seconds() -> None:
     first = vm("c", slot="c", requested_s=-20.0, ended_s=10.0, end_cause="preempted: no reason")
     (row,) = costs([*VMS[:1], first], [r for r in RECORDS if r.vm == "a"]).rows
     assert row.lost_s == 30.0
     assert row.lost_samples is None  # nobody knows its rate
 
 
-def test_a_replacement_that_is_taken_while_it_starts_is_paid_once() -> None:
+def test_replacement_preempted_while_starting_is_counted_once() -> None:
     """b -> b1 (preempted after 20 s, never trained) -> b2."""
     vms = [
         *VMS[:2],
@@ -134,14 +134,14 @@ def test_a_replacement_that_is_taken_while_it_starts_is_paid_once() -> None:
     ]
 
 
-def test_scales_make_lost_work_grow_as_an_epoch_does_and_starts_do_not() -> None:
+def test_lost_work_is_scaled_like_an_epoch_and_startup_is_not() -> None:
     (row,) = costs(VMS, RECORDS, JOINS, scales=Scales(bytes=10.0, samples=4.0)).rows
     assert row.startup_s == 30.0
     assert row.lost_s == pytest.approx(5.0 * (4 * 10.0 + 2.0) / 12.0)
     assert row.state_bytes == 60_000_000
 
 
-def test_unknown_is_contagious() -> None:
+def test_unknown_propagates() -> None:
     unpriced = [replace(row, usd_per_h=None) if row.vm == "b1" else row for row in VMS]
     found = costs(unpriced, RECORDS, JOINS)
     assert found.rows[0].lost_usd is not None
@@ -214,7 +214,7 @@ def runs(draw: st.DrawFn) -> tuple[list[VmRecord], list[EpochRecord], list[JoinR
 
 
 @given(runs(), st.sampled_from([NONE, Scales(10.0, 2.0, 3.0)]))
-def test_nothing_is_paid_twice_and_unknown_is_never_zero(
+def test_no_cost_is_counted_twice_and_unknown_is_never_zero(
     made: tuple[list[VmRecord], list[EpochRecord], list[JoinRecord], list[EventRecord]], scales: Scales
 ) -> None:
     vms, records, joins, events = made

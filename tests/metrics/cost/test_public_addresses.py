@@ -37,8 +37,8 @@ def bill(public: bool) -> Ledger:
     return bill_so_far(rows, EPOCHS, SENT, 100.0, terms, {})
 
 
-def test_each_byte_is_priced_by_the_address_that_it_went_to():
-    ways = bill(public=True).by_way()
+def test_bytes_are_priced_by_their_destination_address():
+    ways = bill(public=True).by_link_and_class()
     assert ways["a", "b", "same_zone_public"] == Decimal("0.06")
     assert ways["a", "b", "same_zone"] == 0
     assert ways["a", "c", "inter_zone"] == Decimal("0.14")
@@ -46,8 +46,8 @@ def test_each_byte_is_priced_by_the_address_that_it_went_to():
     assert bill(public=True).by_link()["a", "b"] == Decimal("0.06")
 
 
-def test_on_the_emulated_cloud_a_zones_addresses_stand_for_internal_ones():
-    ways = bill(public=False).by_way()
+def test_addresses_within_a_zone_count_as_internal_in_the_emulated_cloud():
+    ways = bill(public=False).by_link_and_class()
     assert ways["a", "b", "same_zone"] == 0
     assert not [way for way in ways if way[2] == "same_zone_public"]
 
@@ -86,13 +86,13 @@ def test_internal_addresses_are_the_vms_of_the_senders_network():
     assert one("203.0.113.2") == ("b", "same_zone_public", OREGON)
 
 
-def test_one_that_two_vms_hold_is_of_unknown_price_and_no_other_is_billed_as_internet():
+def test_internal_address_of_two_vms_has_an_unknown_price():
     assert one("172.31.0.8") == ("172.31.0.8", "unknown", None)
     assert one("10.9.9.9") == ("private", "inter_zone", "aws/us-west-2")
     assert one("198.51.100.1") == ("internet", "internet", None)
 
 
-def test_what_went_to_a_private_address_of_nobody_is_billed_and_said():
+def test_bytes_to_an_unknown_private_address_are_billed_with_a_warning():
     sent = [*SENT, egress("a", 1, "10.9.9.9", "comm", 2, 50 * GB)]
     terms = Terms(
         scales=Scales(), raw_target=None, book=load("list-2026-11"), addresses=ADDRESSES, locations=LOCATIONS,
@@ -100,4 +100,4 @@ def test_what_went_to_a_private_address_of_nobody_is_billed_and_said():
     )  # fmt: skip
     rows = [vm(name, location=where) for name, where in LOCATIONS.items()]
     found = bill_so_far(rows, EPOCHS, sent, 100.0, terms, {})
-    assert found.by_way()["a", "private", "inter_zone"] == Decimal("1.00")
+    assert found.by_link_and_class()["a", "private", "inter_zone"] == Decimal("1.00")

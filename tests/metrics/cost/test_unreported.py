@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from cloud.prices.book import load
 from metrics.cost.bill import bill_so_far, ledger
 from metrics.cost.ledger import Ledger, Terms
-from metrics.epochs.scaling import Scales, study_epochs
+from metrics.epochs.scaling import Scales, full_scale_epochs
 from metrics.epochs.throughput import swarm_epochs
 from metrics.records import EgressRecord, EpochRecord, VmRecord
 from metrics.traffic import flows
@@ -53,7 +53,7 @@ def estimated(found: Ledger) -> list[tuple[str, str, float | None]]:
     return [(line.src, line.dst, line.quantity) for line in found.lines if line.estimated]
 
 
-def test_a_lost_vm_is_taken_to_have_gone_on_as_in_its_last_epoch():
+def test_lost_vm_is_assumed_to_continue_as_in_its_last_epoch():
     found = bill([GONE, STAYS])
     assert estimated(found) == [("a", "b", GB / 2)]  # 6 s of 12 s
     [line] = [line for line in found.lines if line.estimated]
@@ -71,19 +71,19 @@ def test_a_lost_vm_is_taken_to_have_gone_on_as_in_its_last_epoch():
 def test_the_bill_of_a_run_that_has_ended_has_the_same_estimate():
     raw = swarm_epochs(EPOCHS, 0)
     found = flows(SENT, ADDRESSES, TERMS.locations)
-    whole = ledger([GONE, STAYS], 200.0, raw, study_epochs(raw, TERMS.scales, None), found, {}, TERMS)
+    whole = ledger([GONE, STAYS], 200.0, raw, full_scale_epochs(raw, TERMS.scales, None), found, {}, TERMS)
     assert estimated(whole) == [("a", "b", GB / 2)]
 
 
 @pytest.mark.parametrize("cause", ["preempted", "failed: exit code 1", "terminated"])
-def test_whatever_ended_it_nothing_is_estimated_where_its_last_reading_was_collected(cause: str):
+def test_no_estimate_if_the_final_record_exists(cause: str):
     ended = replace(GONE, end_cause=cause)
     assert estimated(bill([ended, STAYS])) == [("a", "b", GB / 2)]
     read = [*SENT, egress("a", 2, "10.0.0.2", "leaving", 3.0, 77)]
     assert estimated(bill([ended, STAYS], read)) == []
 
 
-def test_who_lives_who_was_done_and_what_a_log_imported_have_no_estimate():
+def test_no_estimate_for_running_finished_or_imported_vms():
     assert estimated(bill([replace(GONE, ended_s=None, end_cause=""), STAYS])) == []
     assert estimated(bill([GONE, STAYS], last_epoch=2)) == []
     assert estimated(bill([replace(GONE, end_cause=""), STAYS], last_epoch=None)) == []
@@ -101,7 +101,7 @@ def test_the_estimate_is_at_most_the_plans_ceiling():
     assert short.estimated_usd == Decimal("0.01"), "one whole round may have been in flight"
 
 
-def test_one_that_trained_and_has_no_record_sent_as_the_nearest_did():
+def test_vm_that_trained_without_a_record_is_estimated_from_the_nearest():
     young = vm("c", location=OREGON, requested_s=100.0, ended_s=130.0, end_cause="preempted")
     assert estimated(bill([vm("a"), STAYS, young])) == [], "it never trained"
     found = bill([vm("a"), STAYS, young], trained_s={"c": 127.0})
@@ -110,12 +110,12 @@ def test_one_that_trained_and_has_no_record_sent_as_the_nearest_did():
     assert line.usd is not None
 
 
-def test_of_the_first_epoch_nobody_has_a_rate():
+def test_first_epoch_has_no_estimate():
     assert estimated(bill([GONE, STAYS], sent=[], epochs=[], trained_s={"a": 100.0})) == []
 
 
 @given(st.floats(-1e6, 1e6, allow_nan=False), st.floats(0, 1e5))
-def test_clocks_that_differ_make_it_neither_negative_nor_longer_than_its_life(off_s: float, life_s: float):
+def test_clock_differences_keep_the_gap_within_the_vm_s_lifetime(off_s: float, life_s: float):
     """The VM's records are by its own clock, its request and its end by the controller's."""
     ends = replace(GONE, requested_s=100.0, ended_s=100.0 + life_s)
     records = [replace(e, began_s=e.began_s + off_s, ended_s=e.ended_s + off_s) for e in EPOCHS]
@@ -124,7 +124,7 @@ def test_clocks_that_differ_make_it_neither_negative_nor_longer_than_its_life(of
     assert 0 <= total <= GB * life_s / 12 + 1
 
 
-def test_an_estimate_at_study_scale_grows_as_the_epoch_did():
+def test_estimate_at_full_scale_is_scaled_like_the_epoch():
     terms = replace(TERMS, scales=Scales(bytes=50, samples=10), raw_target=256)
     measured = sum(
         line.quantity or 0

@@ -13,7 +13,7 @@ from synthetic_runs import epoch
 
 from experiments.wire.dht_records import EpochReport, RecordError, decode_epochs, encode_epochs
 from metrics.epochs.granularity import calculation, communication, granularity, overlapped
-from metrics.epochs.scaling import Scales, study_epochs, vm_epoch_seconds
+from metrics.epochs.scaling import Scales, full_scale_epochs, vm_epoch_seconds
 from metrics.epochs.throughput import epoch_seconds, swarm_epochs
 
 SECONDS = st.floats(0.1, 500.0)
@@ -25,20 +25,20 @@ def hidden(vm: str, number: int, began_s: float, wall_s: float, round_s: float, 
 
 
 @given(SECONDS, SECONDS, st.floats(0.0, 1.0))
-def test_what_is_hidden_is_counted_once(wall_s: float, share_s: float, exposed: float) -> None:
+def test_overlapped_seconds_are_counted_once(wall_s: float, share_s: float, exposed: float) -> None:
     round_s = min(wall_s, share_s)
     record = hidden("a", 1, 0.0, wall_s, round_s, exposed * round_s)
     (found,) = swarm_epochs([record], 0)
     (peer,) = found.peers
     assert math.isclose(peer.wall_s, wall_s)
     assert math.isclose(peer.overlapped_s, round_s - exposed * round_s, abs_tol=1e-9)
-    raw, study = [found], study_epochs([found], Scales(bytes=40), None)
+    raw, study = [found], full_scale_epochs([found], Scales(bytes=40), None)
     ((raw_s, study_s),) = vm_epoch_seconds(raw, study)["a"]
     assert math.isclose(raw_s, wall_s)
     assert math.isclose(study_s, wall_s)
 
 
-def test_the_figures_of_a_run_whose_rounds_were_hidden() -> None:
+def test_figures_of_a_run_with_overlapped_rounds() -> None:
     rows = [hidden(vm, k, 30.0 * (k - 1), 30.0, 12.0, 2.0) for vm in "ab" for k in (1, 2, 3)]
     epochs = swarm_epochs(rows, 1)
     found = [f(epochs) for f in (calculation, communication, overlapped, granularity, epoch_seconds)]
@@ -51,7 +51,7 @@ def test_the_figures_of_a_run_whose_rounds_were_hidden() -> None:
     ]
 
 
-def test_without_it_nothing_is_hidden() -> None:
+def test_without_overlap_no_seconds_are_overlapped() -> None:
     assert overlapped(swarm_epochs([epoch("a", k) for k in (1, 2)], 1)) is None
 
 
@@ -60,13 +60,13 @@ def told(**changes: float) -> list[EpochReport]:
     return decode_epochs(encode_epochs("a", 0, 1, [report]), "a-0", "a", 0, NOW_S)[1]
 
 
-def test_a_peer_tells_the_swarm_of_it() -> None:
+def test_peer_publishes_the_overlapped_seconds() -> None:
     (report,) = told(comm_s=7.5)
     assert report.epoch.overlapped_s == pytest.approx(5.5)
 
 
 @pytest.mark.parametrize("comm_s", [1.0, 14.0])
-def test_a_round_that_cannot_be_is_refused(comm_s: float) -> None:
+def test_impossible_round_is_rejected(comm_s: float) -> None:
     """Shorter than the peer waited for it, or longer than the epoch."""
     with pytest.raises(RecordError, match="a round of"):
         told(comm_s=comm_s)

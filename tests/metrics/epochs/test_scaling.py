@@ -16,10 +16,10 @@ from metrics.epochs.scaling import (
     Scales,
     calculation_factor,
     counted_bytes,
-    study_bytes,
-    study_epochs,
-    study_ingress_bytes,
-    study_seconds,
+    full_scale_bytes,
+    full_scale_epochs,
+    full_scale_ingress_bytes,
+    full_scale_seconds,
     vm_epoch_seconds,
 )
 from metrics.epochs.throughput import swarm_epochs, throughput
@@ -31,7 +31,7 @@ _SECONDS = st.floats(0.01, 1e4)
 @given(st.integers(0, 10_000), st.one_of(st.none(), st.integers(1, 2000)))
 def test_scales_of_one_change_nothing(seed, target):
     raw = swarm_epochs(random_run(seed), 1)
-    for before, after in zip(raw, study_epochs(raw, Scales(), target), strict=True):
+    for before, after in zip(raw, full_scale_epochs(raw, Scales(), target), strict=True):
         assert after.epoch == before.epoch
         if before.duration_s is None:
             assert after.duration_s is None
@@ -45,14 +45,14 @@ def test_scales_of_one_change_nothing(seed, target):
 
 @given(_SIZES, _SECONDS, _SIZES, _SECONDS, st.booleans())
 def test_bytes_at_scales_of_one_are_the_measured_ones(calc_bytes, calc_s, comm_bytes, comm_s, averages):
-    found = study_bytes(calc_bytes, calc_s, comm_bytes, comm_s, calc_s + comm_s, Scales(), averages)
+    found = full_scale_bytes(calc_bytes, calc_s, comm_bytes, comm_s, calc_s + comm_s, Scales(), averages)
     assert found == pytest.approx(calc_bytes + comm_bytes, rel=1e-9, abs=1e-3 + calc_bytes * 1e-6)
 
 
-def test_a_run_of_the_study_multiplied_back_by_hand():
+def test_full_scale_of_a_run_of_the_paper_by_hand():
     # TBS 32768 / 32 = 1024; 1056 samples were taken: 32 too many, which stay 32.
     records = [epoch(v, k, (k - 1) * 34.0, 16.5, 17.5, samples=528) for v in "ab" for k in (1, 2, 3)]
-    study = study_epochs(swarm_epochs(records, 1), Scales(bytes=100, samples=32), 1024)
+    study = full_scale_epochs(swarm_epochs(records, 1), Scales(bytes=100, samples=32), 1024)
     calc = 16.5 * 1024 / 1056 * 32 + 16.5 * (1 - 1024 / 1056)
     assert study[1].peers[0].calc_s == pytest.approx(calc)
     assert study[1].peers[0].comm_s == 17.5
@@ -73,35 +73,37 @@ def test_the_factor_is_linear_in_the_samples_scale(m, k, samples, target):
 
 @given(st.floats(1, 1e3), _SIZES, st.floats(0.1, 1e3))
 def test_averaging_bytes_are_linear_in_the_bytes_scale(scale, averaged, comm_s):
-    found = study_bytes(0, 10, averaged, comm_s, 10 + comm_s, Scales(bytes=scale), averages=True)
+    found = full_scale_bytes(0, 10, averaged, comm_s, 10 + comm_s, Scales(bytes=scale), averages=True)
     assert found == pytest.approx(averaged * scale, rel=1e-9)
 
 
-def test_control_traffic_keeps_its_rate_and_the_store_is_never_multiplied():
+def test_control_traffic_keeps_its_rate_and_store_traffic_is_not_scaled():
     # 100 B/s of control traffic for 20 s of calculation; the step of 10 s sent 1000 of it and 5000 of parts.
     scales = Scales(bytes=100, samples=10)
-    assert study_bytes(2000, 20, 6000, 10, 210, scales, averages=True) == 5000 * 100 + 100 * 210
-    assert study_bytes(2000, 20, 6000, 10, 210, scales, averages=False) == 5000 + 100 * 210
+    assert full_scale_bytes(2000, 20, 6000, 10, 210, scales, averages=True) == 5000 * 100 + 100 * 210
+    assert full_scale_bytes(2000, 20, 6000, 10, 210, scales, averages=False) == 5000 + 100 * 210
 
 
 def test_time_scale_multiplies_every_second_and_no_byte_of_a_peer():
     raw = swarm_epochs([epoch("a", 1, 0, 10, 2), epoch("a", 2, 12, 10, 2)], 0)
-    study = study_epochs(raw, Scales(time=3), None)
+    study = full_scale_epochs(raw, Scales(time=3), None)
     assert [e.duration_s for e in study] == [36.0, 36.0]
-    assert study_bytes(1000, 10, 500, 2, 36, Scales(time=3), averages=True) == pytest.approx(1500)
-    assert study_seconds(30, vm_epoch_seconds(raw, study)["a"], Scales(time=3)) == pytest.approx(90)
+    assert full_scale_bytes(1000, 10, 500, 2, 36, Scales(time=3), averages=True) == pytest.approx(1500)
+    assert full_scale_seconds(30, vm_epoch_seconds(raw, study)["a"], Scales(time=3)) == pytest.approx(90)
 
 
 def test_seconds_outside_epochs_stay():
     raw = swarm_epochs([epoch("a", k, 50 + 12 * k, 10, 2) for k in (1, 2)], 0)
-    study = study_epochs(raw, Scales(samples=30), None)
-    assert study_seconds(100, vm_epoch_seconds(raw, study)["a"], Scales(samples=30)) == 100 - 24 + 2 * 302
+    study = full_scale_epochs(raw, Scales(samples=30), None)
+    assert (
+        full_scale_seconds(100, vm_epoch_seconds(raw, study)["a"], Scales(samples=30)) == 100 - 24 + 2 * 302
+    )
 
 
 def test_ingress():
-    assert study_ingress_bytes(77, 1000, None, Scales()) == 77
-    assert study_ingress_bytes(77, 1000, 124_000, Scales(samples=8)) == 124e6
-    assert study_ingress_bytes(77, 1000, None, Scales(bytes=8)) is None
+    assert full_scale_ingress_bytes(77, 1000, None, Scales()) == 77
+    assert full_scale_ingress_bytes(77, 1000, 124_000, Scales(samples=8)) == 124e6
+    assert full_scale_ingress_bytes(77, 1000, None, Scales(bytes=8)) is None
 
 
 @pytest.mark.parametrize("name", ["bytes", "time", "samples"])
@@ -114,7 +116,7 @@ def test_a_scale_is_positive(name):
 def test_agrees_with_a_second_implementation(seed, target, m, c):
     records = random_run(seed)
     raw = swarm_epochs(records, 0)
-    study = study_epochs(raw, Scales(time=c, samples=m), target)
+    study = full_scale_epochs(raw, Scales(time=c, samples=m), target)
     for e, s in zip(raw, study, strict=True):
         mine = [r for r in records if r.epoch == e.epoch]
         total = sum(r.samples for r in mine)
@@ -140,7 +142,7 @@ _RATE = st.floats(0, 1e6)
 
 
 @given(_RATE, _SECONDS, _SECONDS, _SIZES, _SIZES)
-def test_counted_bytes_at_scales_of_one_are_the_measured_ones(rate, calc_s, settling_s, in_round, model):
+def test_counted_bytes_are_unchanged_at_scales_of_one(rate, calc_s, settling_s, in_round, model):
     load = model * PACKET_PER_LOAD
     sent = PhaseBytes(rate * calc_s, calc_s, rate * settling_s, settling_s, in_round + load, model)
     found = counted_bytes(sent, calc_s + settling_s, Scales())
@@ -151,7 +153,7 @@ def test_counted_bytes_at_scales_of_one_are_the_measured_ones(rate, calc_s, sett
     _RATE, st.floats(1, 1e3), st.just(0.0) | st.floats(1e-6, 100), _SIZES, st.floats(1, 1e9), st.floats(0, 1),
     st.floats(1, 1e3), st.floats(1, 64), st.floats(1, 4),
 )  # fmt: skip
-def test_the_model_grows_with_the_bytes_and_the_rest_with_the_calculation(
+def test_payload_scales_with_bytes_and_the_rest_with_calculation(
     rate, calc_s, settling_s, in_round, model, late_share, s, m, c
 ):
     """Known traffic: reports at a rate while calculating, something else in the round, parts partly served after it."""
@@ -171,12 +173,12 @@ def test_a_state_sent_while_others_calculate_is_no_control_traffic(control, stat
 
 
 @given(_SIZES, _SIZES)
-def test_a_ledger_that_is_ahead_of_the_kernel_is_believed_and_nothing_goes_below_it(model, sent_bytes):
+def test_payload_count_above_the_kernel_s_bytes_is_accepted(model, sent_bytes):
     sent = PhaseBytes(0.0, 10.0, 0.0, 0.0, sent_bytes, model)
     assert counted_bytes(sent, 100.0, Scales(bytes=50)) >= model * PACKET_PER_LOAD * 50
 
 
-def test_looking_for_a_group_is_traffic_once_an_epoch():
+def test_matchmaking_traffic_is_counted_once_per_epoch():
     """A-2 CV at 1/100, 1/32: 58 kB to the other peer in the first half of the calculation, 454 kB in the second."""
     model = 3_955_346
     sent = PhaseBytes(453_837, 7.226, 58_420, 7.214, 4_253_418, model)
@@ -187,7 +189,7 @@ def test_looking_for_a_group_is_traffic_once_an_epoch():
     assert found / 1e9 == pytest.approx(0.414, abs=0.001)  # published: 0.40
 
 
-def test_why_a_rate_took_too_much_away_at_eight_peers():
+def test_control_rate_subtracts_too_much_at_eight_peers():
     """One pair of A-8 CV at 1/100: 0.99 MB averaged in 12 s; 8.5 kB/s of reports, which pause in the round."""
     parameters, peers = 197_767_336, 8
     model = 2 * parameters * 2 / peers / 100
@@ -195,5 +197,7 @@ def test_why_a_rate_took_too_much_away_at_eight_peers():
     scales, study_calc_s = Scales(bytes=100, samples=8), 115.2
     truth = model * 100 * PACKET_PER_LOAD + 8_500 * study_calc_s
     assert counted_bytes(sent, study_calc_s, scales) == pytest.approx(truth)
-    by_rate = study_bytes(sent.calc_bytes, 14.4, sent.comm_bytes, 12.0, study_calc_s + 12.0, scales, True)
+    by_rate = full_scale_bytes(
+        sent.calc_bytes, 14.4, sent.comm_bytes, 12.0, study_calc_s + 12.0, scales, True
+    )
     assert by_rate / truth - 1 == pytest.approx(-0.10, abs=0.01)

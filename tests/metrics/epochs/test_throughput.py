@@ -57,7 +57,7 @@ def test_the_warmup_is_listed_but_not_measured():
     assert local_throughput(epochs).value == pytest.approx(110 / 20 + 90 / 20)
 
 
-def test_the_study_s_other_clock_leaves_out_what_no_phase_claims():
+def test_phase_timed_throughput_excludes_time_outside_phases():
     slow = {"samples": 100, "load_s": 1.0, "move_s": 1.0, "forward_s": 2.0, "backward_s": 4.0, "other_s": 2.0}
     records = [epoch("a", k, 12.0 * (k - 1), 10, 2, **slow) for k in (1, 2)]
     epochs = swarm_epochs(records, 1)
@@ -97,7 +97,7 @@ def test_joined_and_left():
     assert (third.joined, third.left, third.complete) == (("c",), ("a",), True)
 
 
-def test_a_last_epoch_that_a_living_peer_did_not_report_is_not_measured():
+def test_last_epoch_not_reported_by_a_running_peer_is_not_measured():
     records = [*_two_peers(), epoch("b", 3, 39, 5, 1)]
     epochs = swarm_epochs(records, 1, vms=[vm("a"), vm("b")])
     assert not epochs[2].complete
@@ -109,7 +109,7 @@ def test_a_gap_in_the_epochs_is_not_measured_over():
     assert [e.duration_s for e in epochs] == [12.0, None]
 
 
-def test_lost_parts_of_a_round_count_and_a_lone_peer_does_not():
+def test_lost_parts_of_a_round_count_except_for_a_lone_peer():
     alone = {"dropped": "averaging could not begin", "group_size": 1}
     records = [
         epoch("a", 1, dropped="received 43 %"),

@@ -15,7 +15,7 @@ def test_the_last_evaluated_epoch_is_the_mean_of_who_evaluated_it():
     assert held_out(rows) == HeldOut(3, 0.8500000000000001, 0.4, 364)
 
 
-def test_what_nobody_knows_is_unknown():
+def test_missing_values_are_unknown():
     assert held_out(None) is None
     assert held_out([{"vm": "a", "epoch": 3, "accuracy": None}]) is None
     two = [

@@ -51,7 +51,7 @@ JOIN = JoinRecord("r-b-0", 50.0, 3.0, 20_000_000, 4, "r-a-0", 2)
 FIRST = JoinRecord("r-a-0", 10.0, 0.0, 0, 0, "", 0)
 
 
-def test_a_join_is_priced_from_its_donors_place_at_the_studys_scale() -> None:
+def test_join_is_priced_from_its_donor_s_location_at_full_scale() -> None:
     (row,) = join_costs([JOIN, FIRST], VMS, Scales(time=2.0, bytes=100.0), price)
     assert (row.slot, row.donor, row.donor_location) == ("b", "a", "gcp/us-central1")
     assert (row.seconds, row.bytes, row.resumed, row.from_epoch) == (6.0, 2e9, 2, 4)
@@ -68,7 +68,7 @@ def test_a_join_is_priced_from_its_donors_place_at_the_studys_scale() -> None:
         ({"resumed": None}, {"resumed"}),
     ],
 )
-def test_what_is_not_known_stays_unknown(change: dict[str, object], unknown: set[str]) -> None:
+def test_unknown_values_stay_unknown(change: dict[str, object], unknown: set[str]) -> None:
     (row,) = join_costs([replace(JOIN, **change)], VMS, Scales(), price)  # type: ignore[arg-type]
     assert {
         name for name in ("donor", "donor_location", "bytes", "resumed", "usd") if getattr(row, name) is None

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from cloud.prices.book import load
 from metrics.paper.basis import (
     EGRESS_KINDS,
-    STUDY_GB,
+    PAPER_GB,
     gb_per_h,
     kind_of,
     pairs,
@@ -56,7 +56,7 @@ def test_dollars_a_million_of_the_baselines(per_h, sps, usd):
 
 
 @pytest.mark.parametrize(("internal", "sps", "usd"), [("0.029", "262", "1.773"), ("0.191", "575", "1.434")])
-def test_eight_t4_as_published_pay_the_internal_third_of_a_run_of_four(internal, sps, usd):
+def test_internal_egress_of_eight_t4_is_that_of_the_paper(internal, sps, usd):
     # $0.029 and $0.191 an hour at $0.01 a "GB" are 2.9 and 19.1 "GB"
     shares = [("inside", Fraction(1), Decimal("0.01"))]
     cost = vm_usd_per_h(Decimal("0.180"), Decimal(internal) * 100, shares)
@@ -67,7 +67,7 @@ def test_a_vm_of_c8_as_published_and_with_the_split_that_the_logs_show():
     rates = (Decimal("0.1825"), Decimal("62.7432"))
     cost = vm_usd_per_h(*rates, _shares(C8, US), Decimal("4.1508"))
     assert _cents(cost.usd_per_h, "0.001") == Decimal("4.804")
-    assert _cents(cost.leaving_usd_per_h, "0.001") == Decimal("4.329")
+    assert _cents(cost.egress_usd_per_h - cost.inside, "0.001") == Decimal("4.329")
     assert (cost.vm, cost.loading) == (Decimal("0.1825"), Decimal("0.041508"))
     assert cost.inside == Decimal("62.7432") * Decimal("0.01") * 8 / 20
     assert cost.between == Decimal("62.7432") * Decimal("0.08") * 6 / 20
@@ -77,7 +77,7 @@ def test_a_vm_of_c8_as_published_and_with_the_split_that_the_logs_show():
     assert _cents(vm_usd_per_h(*rates, true, Decimal("4.1508")).usd_per_h, "0.01") == Decimal("6.50")
 
 
-def test_the_d_runs_figure_of_a_gc_vm():
+def test_cost_of_a_gc_vm_in_the_paper_s_d_runs():
     for other in (AWS, AZURE):
         cost = vm_usd_per_h(
             Decimal("0.180"), Decimal("8.6570"), _shares([US, US, other, other], US), Decimal("14.3691")
@@ -86,7 +86,7 @@ def test_the_d_runs_figure_of_a_gc_vm():
         assert cost.clouds == 2 * cost.inside
 
 
-def test_the_split_counts_pairs_of_vms_inside_and_pairs_of_regions_across():
+def test_split_counts_vm_pairs_inside_regions_and_region_pairs_between():
     assert split(pairs(C8, AUS)) == {
         "inside": Fraction(8, 20),
         "between": Fraction(6, 20),
@@ -102,7 +102,7 @@ def test_the_split_counts_pairs_of_vms_inside_and_pairs_of_regions_across():
     assert pairs([US], US) == []
 
 
-def test_a_place_nobody_knows_makes_the_hour_unknown():
+def test_unknown_place_makes_the_hourly_cost_unknown():
     places = [US, "unknown"]
     assert split(pairs(places, US)) == {None: Fraction(1)}
     shares = [("inside", Fraction(1), usd_per_gb(BOOK, US, "unknown"))]
@@ -113,16 +113,16 @@ def test_a_place_nobody_knows_makes_the_hour_unknown():
     assert vm_usd_per_h(Decimal(1), loading_gb_per_h=None).usd_per_h is None
 
 
-def test_a_gb_of_the_study():
-    assert STUDY_GB == 8 * 1024 * 10**6 // 8  # Mbit / 8 / 1024
-    assert gb_per_h(STUDY_GB, 1800.0) == 2
+def test_gb_of_the_paper():
+    assert PAPER_GB == 8 * 1024 * 10**6 // 8  # Mbit / 8 / 1024
+    assert gb_per_h(PAPER_GB, 1800.0) == 2
     for function in (lambda: gb_per_h(1, 0), lambda: usd_per_million(Decimal(1), 0.0)):
-        with pytest.raises(ValueError, match=r"rate"):
+        with pytest.raises(ValueError, match="must be positive"):
             function()
 
 
 @given(st.lists(st.sampled_from([US, EU, ASIA, AUS, AWS, AZURE]), min_size=2, max_size=12))
-def test_every_byte_goes_somewhere(places):
+def test_every_byte_has_a_destination(places):
     for own in places:
         shares = split(pairs(places, own))
         assert sum(shares.values()) == 1

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metrics.paper.rules import single_rates, study_granularity
+from metrics.paper.rules import paper_granularity, single_rates
 
 PHASES = ("load_s", "move_s", "forward_s", "backward_s", "optimizer_local_s", "optimizer_sync_s")
 
@@ -35,7 +35,7 @@ def test_steps_up_to_the_first_synchronising_one_are_dropped_and_trailing_ones_c
     local = a_step(optimizer_local_s=0.5)
     long = a_step(30.0)
     ran = [*[local] * 7, long, *[local] * 20, a_step(20.0), *[local] * 4]
-    found = study_granularity(columns(*ran))
+    found = paper_granularity(columns(*ran))
     # 24 local steps and one synchronising one after the first: 25 x 1.0 of phases, 24 x 0.5 of optimizer.
     assert found.value == pytest.approx((25 * 1.0 + 24 * 0.5) / 20.0)
     assert found.syncs == {"a": 2}
@@ -46,7 +46,7 @@ def test_the_value_is_the_mean_over_vms_in_whatever_order_the_rows_come():
     for vm, last in (("a", 10.0), ("b", 20.0)):
         ran += [{**a_step(last if k in (5, 29) else 0.0), "vm": vm, "step": k} for k in range(30)]
     Random(1).shuffle(ran)
-    found = study_granularity(columns(*ran))
+    found = paper_granularity(columns(*ran))
     assert found.by_vm == pytest.approx({"a": 24 / 10, "b": 24 / 20})
     assert found.value == pytest.approx((24 / 10 + 24 / 20) / 2)
 
@@ -55,14 +55,14 @@ def test_the_value_is_the_mean_over_vms_in_whatever_order_the_rows_come():
     ("long", "reason"),
     [((), "no optimizer step stands out"), ((3,), "one optimizer step stands out, and the first is dropped")],
 )
-def test_where_the_rule_breaks_it_says_why(long: tuple[int, ...], reason: str):
-    found = study_granularity(columns(*[a_step(9.0 if k in long else 0.0) for k in range(12)]))
+def test_rule_without_a_value_says_why(long: tuple[int, ...], reason: str):
+    found = paper_granularity(columns(*[a_step(9.0 if k in long else 0.0) for k in range(12)]))
     assert found.value is None
     assert found.without == {"a": reason}
 
 
 def test_no_steps_give_nothing():
-    assert study_granularity(columns()).value is None
+    assert paper_granularity(columns()).value is None
     rates = single_rates(columns())
     assert (rates.sps_wall, rates.sps_phase_timed) == (None, None)
 
@@ -74,7 +74,7 @@ def test_the_rule_is_what_pandas_makes_of_it(seed: int):
         {p: random.uniform(0, 1) for p in PHASES[:4]} | {"optimizer_sync_s": random.expovariate(1)}
         for _ in range(random.randint(3, 120))
     ]
-    found = study_granularity(columns(*rows))
+    found = paper_granularity(columns(*rows))
     frame = pd.DataFrame(rows)
     step = frame.optimizer_sync_s
     long = step >= step.median() + 2 * step.std()
@@ -88,7 +88,7 @@ def test_the_rule_is_what_pandas_makes_of_it(seed: int):
     assert found.value == pytest.approx(expected, rel=1e-9)
 
 
-def test_a_gpu_alone_has_two_rates_on_two_clocks():
+def test_single_gpu_has_wall_clock_and_phase_timed_rates():
     # The first 4 steps wait for data; the timers see 0.4 s of each later step's second.
     rows = [{"began_s": 10.0 * k, "wall_s": 10.0, "load_s": 9.6, "forward_s": 0.4} for k in range(4)] + [
         {"began_s": 40.0 + k, "wall_s": 1.0, "forward_s": 0.4} for k in range(36)
@@ -118,6 +118,6 @@ def test_steps_without_timers_or_time_have_no_rate():
     assert (rates.sps_wall, rates.sps_phase_timed) == (None, None)
 
 
-def test_several_vms_are_no_single_gpu():
+def test_single_rates_reject_several_vms():
     with pytest.raises(ValueError, match="2 VMs"):
         single_rates(columns({"vm": "a"}, {"vm": "b"}))

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from cloud.vendors import RENTED
+from cloud.vendors import RENTABLE
 from orchestrator.checks import clouds, machine, online
 from orchestrator.checks.credentials import cloud_access
 from orchestrator.checks.findings import Finding, usable
@@ -64,13 +64,13 @@ def test_credentials_are_found_and_never_shown(
 ):
     monkeypatch.setattr("orchestrator.checks.credentials.package_there", lambda _: True)
     environ = write(nobody, name, text)
-    access = cloud_access(RENTED[cloud], environ)
+    access = cloud_access(RENTABLE[cloud], environ)
     assert (access.found, access.lacks) == (str(nobody / name), "")
     shown = repr(clouds.credentials(environ, wanted=True))
     assert SECRET not in shown
     assert all(
         cloud_access(other, environ).lacks == "no credentials"
-        for other in RENTED.values()
+        for other in RENTABLE.values()
         if other.name != cloud
     )
     assert usable(clouds.credentials(environ, wanted=True))  # one cloud is enough
@@ -85,14 +85,14 @@ def test_credentials_are_found_and_never_shown(
     ],
 )
 def test_file_without_credentials_does_not_count(cloud: str, name: str, text: str, nobody: Path):
-    assert cloud_access(RENTED[cloud], write(nobody, name, text)).lacks == "no credentials"
+    assert cloud_access(RENTABLE[cloud], write(nobody, name, text)).lacks == "no credentials"
 
 
 def test_environment_keys_count_and_missing_package_is_reported(monkeypatch: pytest.MonkeyPatch):
     environ = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": SECRET, "HOME": "/nonexistent"}
-    assert cloud_access(RENTED["aws"], environ).lacks == ""
+    assert cloud_access(RENTABLE["aws"], environ).lacks == ""
     monkeypatch.setattr("orchestrator.checks.credentials.package_there", lambda _: False)
-    access = cloud_access(RENTED["aws"], environ)
+    access = cloud_access(RENTABLE["aws"], environ)
     assert access.lacks == "package boto3 is not installed"
     assert "pip install" in access.next
 
@@ -283,7 +283,7 @@ def test_offline_nothing_is_contacted(monkeypatch: pytest.MonkeyPatch, capsys: p
     document = json.loads(capsys.readouterr().out)
     assert (document["schema_version"], document["on"], document["usable"]) == (1, "sky", False)
     missing = {finding["check"] for finding in document["findings"] if finding["state"] == "missing"}
-    assert missing >= {f"credentials {cloud}" for cloud in RENTED}
+    assert missing >= {f"credentials {cloud}" for cloud in RENTABLE}
     assert all(
         finding["next"] for finding in document["findings"] if finding["state"] in ("missing", "warning")
     )

@@ -24,7 +24,7 @@ ALONE = "digits-alone"  # has no accelerator: no cloud's VM and no price are kno
 LIBRARY = [entry.name for entry in library() if entry.name != ALONE]
 
 
-RENTED = {  # what the study rented; own: its own machines
+RENTABLE = {  # what the study rented; own: its own machines
     "gcp": "n1-standard-8", "aws": "g4dn.2xlarge", "azure": "Standard_NC4as_T4_v3", "lambda": "gpu_1x_a10",
     "onprem": "own",
 }  # fmt: skip
@@ -51,7 +51,7 @@ def test_every_experiment_of_the_library_is_planned_without_network_or_credentia
     assert len(plan["peers"]) == spec.peer_count
     for peer in plan["peers"]:
         cloud = peer["location"].partition("/")[0]
-        assert peer["instance"] == RENTED[cloud]
+        assert peer["instance"] == RENTABLE[cloud]
         assert (Decimal(peer["usd_per_h"]) > 0) == (cloud != "onprem")
         assert "list-2026-11.csv:" in peer["price_source"] or cloud in ELSEWHERE_PRICED
         refused = f"cannot be launched on rented VMs as it is: {peer['location']} is your own machine"

@@ -60,3 +60,13 @@ def test_notes_name_each_run_once():
         "  note: every run: traffic is old",
         "  note: a-1: bytes_scale 4 does not keep this host under half busy",
     ]
+
+
+def test_warnings_name_each_run_once_and_come_before_the_notes():
+    plans = {name: a_plan(name, warnings=["an old price"], notes=["a note"]) for name in ("a-1", "a-2")}
+    plans["a-2"]["warnings"] = ["an old price", "another"]
+    assert study_plan_lines(plan_document("s", "sky", plans, 0))[-3:] == [
+        "  warning: every run: an old price",
+        "  warning: a-2: another",
+        "  note: every run: a note",
+    ]

@@ -196,7 +196,7 @@ class TestWhatReapSays:
         assert run(["reap", "-o", "json"]) == 0
         out, said = capsys.readouterr()
         assert json.loads(out)["others"] == [{"run": "theirs", "what": "vm i-1 in aws/us-west-2"}]
-        assert "left alone, of theirs" in said
+        assert "left alone because run theirs is unknown here" in said
         assert len(cloud.owned) == 1
 
     @pytest.mark.parametrize("content", [b"", b"garbage" * 1000], ids=["empty", "overwritten"])
@@ -270,7 +270,7 @@ class TestFullDisk:
         told: list[tuple[str, str]] = []
         shells_of(folder, told).next(NO_ROOM)
         assert {status for status, _ in told} == {"failed"}
-        assert "no room left on the disk" in told[-1][1]
+        assert "no space left on the disk" in told[-1][1]
         assert not (folder / "reserve").exists()
 
 

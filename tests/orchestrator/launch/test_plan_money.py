@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import csv
+import json
 import re
 import shlex
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cloud.prices.book import PriceBook
+from cloud.prices.rows import COLUMNS
 from experiments.parse.load import find, load
 from metrics.store.database import RunStore
 from orchestrator.cli.app import run
 from orchestrator.cli.render.summary import rent_question
-from orchestrator.cli.starting import plan_for
+from orchestrator.cli.starting import plan_for, today
 from orchestrator.launch.plan_run import approved_plan
 from orchestrator.launch.prepare import prepare
 
@@ -173,3 +178,157 @@ def test_singular_peer_and_vm(capsys: pytest.CaptureFixture[str]):
     )
     assert run(["validate", "geo-a1"]) == 0
     assert capsys.readouterr().out == "geo-a1: ok (geo-a1, 1 peer)\n"
+
+
+HEADER = ",".join(COLUMNS)
+
+
+def own_rows(folder: Path, usd: str = "0.11") -> Path:
+    path = folder / "mine.csv"
+    path.write_text(f"{HEADER}\ngcp,vm,*,*,T4:1/n1-standard-8/spot,h,0,{usd},60,1,2026-10-12,contract\n")
+    return path
+
+
+@pytest.mark.parametrize("on", ["local", "sky"])
+def test_rows_of_ones_own_are_on_top_of_the_book_in_the_plan_and_stored_with_the_run(
+    on: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "x")
+    own_rows(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    plan = plan_for(load("geo-b2", [*STORE, *KEYS, "prices=auto,mine.csv", "budget_usd=50"]), on)
+    name = {"local": "study-2023-04.csv+mine.csv", "sky": "list-2026-11.csv+mine.csv"}[on]
+    assert plan.document["price_book"] == name
+    places = [place for peer in plan.document["peers"] for place in peer["places"]]
+    assert {place["usd_per_h"] for place in places} == {"0.11"}  # older than the other books' rows, and wins
+    assert all("mine.csv:2" in place["price_source"] for place in places)
+    folder = prepare(plan, find("geo-b2"), "r-1", tmp_path / "orch", now_s=1.0)
+    with RunStore.open_reader(folder / "run.db") as store:
+        meta = store.run_meta()
+    assert meta.price_book is not None
+    stored = PriceBook.from_text(meta.price_book.csv or "", meta.price_book.name or "")
+    assert (stored.name, stored.sha256) == (name, meta.price_book.sha256) == (name, plan.book.sha256)
+    (tmp_path / "mine.csv").unlink()  # the run has its text
+    known = stored.vm("gcp/us-west1/us-west1-a", "T4", True)
+    assert known is not None
+    assert str(known.usd) == "0.11"
+
+
+@pytest.mark.parametrize(("change", "code"), [("0.11", 0), ("0.10", 7), ("", 2)])
+def test_a_saved_plan_is_launched_with_the_price_book_it_was_made_with(
+    change: str, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    own = own_rows(tmp_path)
+    path = saved(tmp_path, *STORE, f"prices=auto,{own}")
+    own_rows(tmp_path, change)
+    assert run(["launch", "--plan", str(path), "--dry-run"]) == code
+    said = capsys.readouterr().err
+    assert ("the price book list-2026-11.csv+mine.csv has changed since the plan was made" in said) == (
+        code == 7
+    )
+    assert ("mine.csv:2: usd '' is not an amount" in said) == (code == 2)
+
+
+def test_the_commands_that_name_a_book_take_several(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    own_rows(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert (
+        run(
+            [
+                "prices",
+                "--prices",
+                "list-2026-11,mine.csv",
+                "--provider",
+                "gcp",
+                "--product",
+                "vm",
+                "-o",
+                "csv",
+            ]
+        )
+        == 0
+    )
+    rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
+    assert [row["usd"] for row in rows if row["item"] == "T4:1/n1-standard-8/spot"] == ["0.11"]
+    assert run(["simulate", "--days", "0.05", "geo-b2", "--faults", "none", "-o", "json"]) == 0
+    listed = json.loads(capsys.readouterr().out)["runs"][0]
+    Path("mine.yaml").write_text(find("geo-b2").read_text() + "prices: [auto, mine.csv]\n")
+    assert run(["simulate", "--days", "0.05", "mine.yaml", "--faults", "none", "-o", "json"]) == 0
+    (mine,) = json.loads(capsys.readouterr().out)["runs"]
+    assert mine["vm_hours"] == listed["vm_hours"]
+    assert float(mine["spent_usd"]) < 0.5 * float(listed["spent_usd"])
+
+
+def test_a_refusal_for_traffic_names_the_rows_and_never_advises_against_the_budget(
+    capsys: pytest.CaptureFixture[str],
+):
+    settings = ["--set", "budget_usd=20", "--set", NO_PRICE]
+    assert run(["launch", "geo-b2", "--on", "sky", "--yes", *settings]) == 3
+    said = capsys.readouterr().err
+    rows = said[said.rindex("orch: geo-b2: ") :]
+    assert "into mine.csv, used with `--set prices=auto,mine.csv`" in rows
+    assert rows.splitlines()[1:] == [
+        HEADER,
+        f"lambda,store_egress,us-west-1,*,internet,GB,0,,,,{today().isoformat()},",
+    ]
+    assert "without" not in rows
+
+
+def test_a_file_that_lacks_prices_is_advised_to_be_put_on_top_of_a_book(tmp_path: Path):
+    own = own_rows(tmp_path)
+    refusal = str(plan_for(load("geo-b2", ["budget_usd=20", f"prices={own}"]), "sky").refusal)
+    assert f"use a book that has them (--set prices=list-2026-11,{own}), or write these rows" in refusal
+
+
+def test_a_vm_without_a_price_names_its_row_and_the_rows_of_its_traffic():
+    at = ["emulation=null", f"{FIRST}infra=azure/eastus", f"{FIRST}accelerators=H100:1"]
+    row = f"azure,vm,eastus,*,H100:1/INSTANCE_TYPE/spot,h,0,,,,{today().isoformat()},"
+    plan = plan_for(load("geo-b2", at), "sky")
+    assert str(plan.refusal).splitlines()[1:] == [HEADER, row]
+    assert "'usd' and 'source' filled in and INSTANCE_TYPE replaced" in str(plan.refusal)
+    both = plan_for(load("geo-b2", [*at, "budget_usd=9", NO_PRICE]), "sky")
+    assert [line.partition(",us")[0] for line in str(both.refusal).splitlines()[2:]] == [
+        row.partition(",us")[0],
+        "lambda,store_egress",
+    ]
+    assert len(both.document["missing_prices"]) == 2
+
+
+def test_a_price_that_no_row_could_give_is_not_asked_for():
+    """Lambda rents no spot VMs."""
+    at = ["emulation=null", f"{FIRST}infra=lambda/us-west-1", f"{FIRST}accelerators=A10:1"]
+    plan = plan_for(load("geo-b2", at), "sky")
+    assert str(plan.refusal).endswith("set 'max_usd_per_h' for the place, or remove it")
+    assert plan.document["missing_prices"] == []
+
+
+def test_old_prices_are_warned_of_before_the_notes(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("orchestrator.cli.starting.today", lambda: date(2026, 11, 25))
+    at = ["emulation=null", f"{FIRST}infra=aws/us-east-1/us-east-1a"]
+    lines = lines_of(capsys, *at)
+    warned = [line for line in lines if line.startswith("warning: ")]
+    assert warned[0].startswith(
+        "warning: the spot price of T4:1 at aws/us-east-1/us-east-1a is of 2023-04-01, 1,334 days old (study-2023-04.csv:"
+    )
+    first_note = next(n for n, line in enumerate(lines) if line.startswith("note: "))
+    assert lines.index(warned[-1]) < first_note
+    assert run(["plan", "geo-b2"]) == 0
+    local = capsys.readouterr().out
+    assert "by study-2023-04.csv, the paper's own prices of 2023 (" in local
+    assert "warning" not in local
+
+
+def test_a_simulation_without_a_price_names_its_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    experiment = tmp_path / "e.yaml"
+    text = find("geo-a1").read_text().replace("accelerators: T4", "accelerators: A10")
+    text = text.replace("emulation: auto", "emulation: null")
+    experiment.write_text(re.sub(r"infra: \S+", "infra: aws/us-east-1/us-east-1a", text))
+    assert run(["simulate", str(experiment)]) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert said[-2:] == [HEADER, "aws,vm,us-east-1,*,A10:1/INSTANCE_TYPE/spot,h,0,,,,,"]
+    assert "aws/us-east-1/us-east-1a cannot be simulated: unknown: " in said[-3]

@@ -22,7 +22,7 @@ from orchestrator.core.events import RequestVm
 from orchestrator.core.journal import replay
 from orchestrator.core.machine import advance
 from orchestrator.errors import UsageError
-from orchestrator.home import kept_owner, owner
+from orchestrator.home import owner, stored_owner
 from orchestrator.launch import rented as sky_runs
 from orchestrator.launch.peer_request import RunRequests
 from orchestrator.launch.plan_run import approved_plan
@@ -82,7 +82,7 @@ def test_plan_and_launch_show_the_owner_and_only_launch_creates_one(
     assert not own_home.exists()
     assert run(["launch", TWIN, "--on", "sky", "--yes", "--detach"]) == 0
     assert did == ["looked", "asked", "made the role"]
-    made = kept_owner(own_home)
+    made = stored_owner(own_home)
     assert made
     command = f"`orch reap --all --on sky --owner {made}`"
     assert capsys.readouterr().err.count(command) == 1

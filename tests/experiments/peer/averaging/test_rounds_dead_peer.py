@@ -136,7 +136,7 @@ def test_silent_peers_are_not_expected_until_announced_again() -> None:
     membership = membership_of("connected", "frozen")
     assert membership.others_training(5) == 2
     # otherwise this peer might consider itself the last one
-    assert membership.others_left(5, until="known") == 2
+    assert membership.others_expected(5, until="known") == 2
     assert membership.others_training(5) == 1
     assert membership.gone == frozenset()
     membership._check_connections()  # the next one, without a ping
@@ -199,7 +199,7 @@ def test_next_attempt_begins_when_more_than_half_respond() -> None:
         look(ping)
 
     membership._check_connections = looks_late  # type: ignore[method-assign]
-    assert membership.others_left(5) == 2
+    assert membership.others_expected(5) == 2
     assert membership.others_training(5) == 2
     held.set()
     assert membership._pinging is not None
@@ -219,7 +219,7 @@ def test_no_wait_after_a_too_small_group() -> None:
         look(ping)
 
     membership._check_connections = looks_late  # type: ignore[method-assign]
-    assert membership.others_left(5, until="now") == 2
+    assert membership.others_expected(5, until="now") == 2
     held.set()
     assert membership._pinging is not None
     membership._pinging.join()
@@ -231,7 +231,7 @@ def test_no_wait_after_a_too_small_group() -> None:
 
 def test_silent_peers_are_determined_when_half_are_silent() -> None:
     membership = membership_of("connected", "frozen", "stopped")
-    assert membership.others_left(5) == 3
+    assert membership.others_expected(5) == 3
     assert membership.others_training(5) == 1
 
 
@@ -242,7 +242,7 @@ def test_ping_begun_before_the_failure_is_repeated() -> None:
     membership._pinging = threading.Thread(target=held.wait)
     membership._pinging.start()
     threading.Timer(0.3, held.set).start()
-    assert membership.others_left(5) == 1
+    assert membership.others_expected(5) == 1
     assert not membership._pinging.is_alive()
     assert looks == [True]
 
@@ -250,13 +250,13 @@ def test_ping_begun_before_the_failure_is_repeated() -> None:
 @pytest.mark.parametrize(("other", "left"), [("killed", 0), ("frozen", 1)])
 def test_dead_peers_are_determined_when_none_respond(other: str, left: int) -> None:
     membership = membership_of(other)
-    assert membership.others_left(5) == left
+    assert membership.others_expected(5) == left
     assert membership.others_training(5) == 0
 
 
 def test_no_query_without_known_peers() -> None:
     node = Node()
-    assert membership_of(node=node).others_left(5) == 0
+    assert membership_of(node=node).others_expected(5) == 0
     assert (node.pinged, node.tried) == ([], [])
 
 
@@ -267,7 +267,7 @@ def test_failing_dht_does_not_end_the_round() -> None:
         raise RuntimeError("no DHT")
 
     membership._dht = SimpleNamespace(run_coroutine=fails)
-    assert membership.others_left(5) == 1
+    assert membership.others_expected(5) == 1
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from experiments.peer.state.catch_up import Offer
 
 
 class Peer:
-    """The data that `is_astray` reads, at epoch 4, and the queries it made."""
+    """The data that `has_diverged` reads, at epoch 4, and the queries it made."""
 
     def __init__(self) -> None:
         self.local_epoch, self._asked, self._asked_at = 4, None, -1
@@ -32,7 +32,7 @@ class Peer:
 
     def astray(self, samples: int) -> bool:
         self.tracker.global_progress.samples_accumulated = samples
-        return SwarmOptimizer.is_astray(cast(Any, self))
+        return SwarmOptimizer.has_diverged(cast(Any, self))
 
 
 def offers(*lineages: str, epoch: int = 4) -> list[Offer]:

@@ -89,7 +89,7 @@ def test_epoch_reported_by_a_dead_peer_does_not_count(monkeypatch: pytest.Monkey
         swarm.epoch = 0  # the tracker excludes dead peers
         return 0
 
-    monkeypatch.setattr(peer._others, "others_left", found_dead)
+    monkeypatch.setattr(peer._others, "others_expected", found_dead)
     peer.news_s = news_s
     peer.calculate(1, 1, 1, 1)
     peer.come_to("")

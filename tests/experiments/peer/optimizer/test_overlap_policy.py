@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from experiments.peer.optimizer.overlap_policy import Ahead, Move
+from experiments.peer.optimizer.overlap_policy import Move, NextEpochProgress
 
 
 def test_the_last_step_waits_for_the_update() -> None:
-    ahead, moves = Ahead(share=64), []
+    ahead, moves = NextEpochProgress(share=64), []
     for _ in range(3):
         moves.append(ahead.move(16, over=False, newcomers=False))
         ahead.add(16)
@@ -20,17 +20,17 @@ def test_the_last_step_waits_for_the_update() -> None:
 
 
 def test_epoch_of_one_step_never_calculates_ahead() -> None:
-    assert Ahead(share=16).move(16, over=False, newcomers=False) is Move.WAIT
+    assert NextEpochProgress(share=16).move(16, over=False, newcomers=False) is Move.WAIT
 
 
 def test_no_calculation_ahead_with_newcomers() -> None:
-    assert Ahead(share=64).move(16, over=False, newcomers=True) is Move.WAIT
-    assert Ahead(share=64).move(16, over=True, newcomers=True) is Move.UPDATE
+    assert NextEpochProgress(share=64).move(16, over=False, newcomers=True) is Move.WAIT
+    assert NextEpochProgress(share=64).move(16, over=True, newcomers=True) is Move.UPDATE
 
 
 @given(st.integers(0, 500), st.integers(1, 60), st.booleans())
 def test_calculation_ahead_never_exceeds_the_share(share: int, step: int, newcomers: bool) -> None:
-    ahead = Ahead(share)
+    ahead = NextEpochProgress(share)
     while ahead.move(step, False, newcomers) is Move.CALCULATE:
         ahead.add(step)
     assert ahead.samples == 0 or ahead.samples < share
@@ -45,7 +45,7 @@ class OneRoundAtATime(RuleBasedStateMachine):
         super().__init__()
         self.calculated = self.used = self.given = self.credit = 0
         self.weights = self.stale = 0
-        self.ahead: Ahead | None = None
+        self.ahead: NextEpochProgress | None = None
         self.over = False
 
     @rule(step=st.integers(1, 8))
@@ -54,7 +54,7 @@ class OneRoundAtATime(RuleBasedStateMachine):
             self.calculated += step
             self.credit += step
             if self.credit >= 32:  # this peer's share is there: its round begins
-                self.given, self.ahead, self.over, self.credit = self.credit, Ahead(32), False, 0
+                self.given, self.ahead, self.over, self.credit = self.credit, NextEpochProgress(32), False, 0
             return
         move = self.ahead.move(step, self.over, newcomers=False)
         if move is Move.CALCULATE:

@@ -52,7 +52,7 @@ def test_credited_samples_are_counted_once() -> None:
     tracker.performance_ema.reset_timer = lambda: None
     tracker._get_local_progress = lambda epoch, n: SimpleNamespace(epoch=epoch, samples_accumulated=n)
     tracker.local_progress = tracker._get_local_progress(5, 40)
-    tracker.tell_epoch(6)
+    tracker.report_epoch(6)
     assert tracker.should_report_progress.is_set()
     assert (tracker.local_progress.epoch, tracker.local_progress.samples_accumulated) == (6, 0)
     assert (tracker.global_progress.epoch, tracker.global_progress.samples_accumulated) == (5, 70)

@@ -92,7 +92,7 @@ class Others:
     def others_training(self, _: int) -> int:
         return self.training
 
-    def others_left(self, _: int, until: str = "enough answered") -> int:
+    def others_expected(self, _: int, until: str = "enough answered") -> int:
         return self.training
 
 

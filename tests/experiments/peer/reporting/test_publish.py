@@ -11,7 +11,7 @@ from hivemind.utils import MSGPackSerializer
 from hivemind.utils.crypto import RSAPrivateKey
 
 from experiments.peer.reporting.publish import Publisher, PublishError, use_record_key
-from experiments.wire.dht_records import KEEP_EPOCHS, MOST_EPOCHS, RecordError, decode_epochs
+from experiments.wire.dht_records import KEEP_EPOCHS, MAX_EPOCHS, RecordError, decode_epochs
 from experiments.wire.record_keys import generate_record_key
 from metrics.records import EgressRecord, EpochRecord, IngressRecord
 
@@ -111,7 +111,7 @@ def test_value_holds_the_last_epochs_with_increasing_sequence(start, record_key)
 def test_keep_sets_the_number_of_published_epochs(start):
     """A monitor that reads every second, or every five, sees all of them; the value fits Hivemind's pipe."""
     dht = _Dht()
-    publisher = start(dht, keep=MOST_EPOCHS)
+    publisher = start(dht, keep=MAX_EPOCHS)
     for number in range(1, 41):
         publisher.epoch(*_epoch(number))
     assert publisher.flush(5)

@@ -15,12 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.peer.optimizer.build import state_compression
-from experiments.peer.state.client import Chunk, DownloadError, ReceivedBlob, Wanted, download
+from experiments.peer.state.client import BlobRequest, Chunk, DownloadError, ReceivedBlob, download
 from experiments.peer.state.encoding import Blob, StateBytesError, pack, unpack
 from experiments.peer.state.transport import answers
 
 CHUNK = 16
-STATE = Wanted("state", 3)
+STATE = BlobRequest("state", 3)
 
 
 def blob_of(epoch: int, seed: int = 0, size: int = 20) -> Blob:
@@ -35,7 +35,7 @@ class Donor:
     blob: Blob | None
     cuts: list[int] = field(default_factory=list)
     spoil: Callable[[Chunk], Chunk] = lambda chunk: chunk
-    asked: list[Wanted] = field(default_factory=list)
+    asked: list[BlobRequest] = field(default_factory=list)
 
     def __hash__(self) -> int:
         return id(self)
@@ -47,11 +47,11 @@ class Streams:
     def __init__(self) -> None:
         self.open = self.most = 0
 
-    async def __call__(self, donor: Donor, wanted: Wanted) -> AsyncIterator[Chunk]:
+    async def __call__(self, donor: Donor, wanted: BlobRequest) -> AsyncIterator[Chunk]:
         donor.asked.append(wanted)
         return self._stream(donor, wanted)
 
-    async def _stream(self, donor: Donor, wanted: Wanted) -> AsyncIterator[Chunk]:
+    async def _stream(self, donor: Donor, wanted: BlobRequest) -> AsyncIterator[Chunk]:
         self.open += 1
         self.most = max(self.most, self.open)
         try:
@@ -129,7 +129,7 @@ def test_refusing_donor_is_not_asked_twice() -> None:
 
 def test_silent_donor_is_abandoned_and_its_stream_closed() -> None:
     class Silent(Streams):
-        async def _stream(self, donor: Donor, wanted: Wanted) -> AsyncIterator[Chunk]:
+        async def _stream(self, donor: Donor, wanted: BlobRequest) -> AsyncIterator[Chunk]:
             async for chunk in super()._stream(donor, wanted):
                 yield chunk
                 if donor is silent and chunk.offset >= 16:

@@ -132,7 +132,7 @@ def test_peer_alone_steps_with_the_values_that_others_will_receive(rounded: bool
     for tensor in donor.averaged:
         tensor.copy_(torch.randn(tensor.shape) * 1e-7)
     if rounded:
-        donor.round_as_given_away(donor.averaged)
+        donor.round_for_update(donor.averaged)
     donor.round(None, alone("", "donor"))
     late.takes(donor.gives())
     assert equal(donor, late) == rounded

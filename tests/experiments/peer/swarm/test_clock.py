@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from peer_rig import config_of
 
 from cloud.clock import MAX_SKEW_S
-from experiments.peer.swarm.clock import SwarmClock, install_clock, told_time
+from experiments.peer.swarm.clock import SwarmClock, controller_time, install_clock
 from experiments.peer.swarm.dht_node import start_dht
 
 NOW_S = 1_790_000_000.0
@@ -73,10 +73,10 @@ def test_clock_with_too_large_a_skew_is_not_adopted(theirs_s: float) -> None:
 
 
 def test_clock_continues_from_the_time_passed_by_the_controller() -> None:
-    now_s = told_time("1790000000.25 12.5", lambda: 5.0, lambda: 20.0)
+    now_s = controller_time("1790000000.25 12.5", lambda: 5.0, lambda: 20.0)
     assert now_s() == NOW_S + 0.25 + 7.5
     for text in ("", "x", "1790000000", "1790000000 1e9", "nan 1", "inf 1", "1 2 3", "1790000000 -1"):
-        assert told_time(text, lambda: 5.0, lambda: 20.0)() == 5.0
+        assert controller_time(text, lambda: 5.0, lambda: 20.0)() == 5.0
 
 
 def _a_machine_off(by_s: float) -> Callable[[], float]:
