@@ -27,7 +27,7 @@ def granularity(epochs: Iterable[SwarmEpoch]) -> Estimate | None:
 
 
 def granularity_of_means(epochs: Iterable[SwarmEpoch]) -> Estimate | None:
-    """Mean calculation / mean communication of the measured epochs: `calculation` / `communication`.
+    """Return mean calculation / mean communication of the measured epochs: `calculation` / `communication`.
 
     None without a measured epoch, and if no peer ever communicated.
     """
@@ -38,8 +38,12 @@ def granularity_of_means(epochs: Iterable[SwarmEpoch]) -> Estimate | None:
 
 
 def granularity_spread(epochs: Iterable[SwarmEpoch]) -> Spread | None:
-    """How the measured epochs' granularities are spread: least, median, most; None without one."""
-    return spread([g for e in measured(epochs) if (g := epoch_granularity(e)) is not None])
+    """Return the least, median and most of the measured epochs' own mean calculation / mean communication.
+
+    `granularity_of_means` lies between the least and the most. None if no peer ever communicated.
+    """
+    chosen = [(_mean_calc_s(e), _mean_comm_s(e)) for e in measured(epochs) if e.peers]
+    return spread([calc_s / comm_s for calc_s, comm_s in chosen if comm_s])
 
 
 def granularity_phase_timed(epochs: Iterable[SwarmEpoch]) -> Estimate | None:

@@ -181,3 +181,16 @@ def test_agrees_with_a_second_implementation(seed, warmup):
         assert ours == [None] * 6
     else:
         assert [o.value for o in ours] == pytest.approx(naive, rel=1e-9)
+
+
+@given(st.lists(st.tuples(st.floats(0.1, 100), st.floats(0.1, 100)), min_size=1, max_size=8))
+def test_granularity_of_means_lies_within_the_spread_of_the_epochs(seconds: list[tuple[float, float]]):
+    records = [
+        epoch(vm, k, 1000.0 * k, calc * share, comm)
+        for k, (calc, comm) in enumerate(seconds, start=1)
+        for vm, share in (("a", 1.0), ("b", 3.0))
+    ]
+    epochs = swarm_epochs(records, 0)
+    found, within = granularity_of_means(epochs), granularity_spread(epochs)
+    assert within.least * (1 - 1e-9) <= found.value <= within.most * (1 + 1e-9)
+    assert within.n == len(seconds)
