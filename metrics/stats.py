@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from statistics import median
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,25 @@ class Estimate:
     def to_json(self) -> dict[str, float | int | None]:
         """`{"value", "low", "high", "n"}`."""
         return {"value": self.value, "low": self.low, "high": self.high, "n": self.n}
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """How values are spread: the least, the median, the most, and how many there are."""
+
+    least: float
+    median: float
+    most: float
+    n: int
+
+    def to_json(self) -> dict[str, float | int]:
+        """`{"least", "median", "most", "n"}`."""
+        return {"least": self.least, "median": self.median, "most": self.most, "n": self.n}
+
+
+def spread(values: Sequence[float]) -> Spread | None:
+    """The least, the median and the most; None for no values."""
+    return Spread(min(values), median(values), max(values), len(values)) if values else None
 
 
 def mean_interval(values: Sequence[float]) -> Estimate | None:

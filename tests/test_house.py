@@ -7,11 +7,14 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from cloud.local.options import LocalOptions
 from cloud.targets import SKY
+from experiments.catalog import models
+from experiments.schema.models import Data
 from orchestrator.cli.app import run
 
 ROOT = Path(__file__).parents[1]
@@ -287,6 +290,20 @@ def test_there_is_one_install_line():
     lines = [(path, line) for path in (*PAGES, *MODULES) for line in path.read_text().splitlines()]
     commands = [(path, line) for path, line in lines if "pip install" in line and "skypilot" in line]
     assert [(path, line) for path, line in commands if SKY.install not in line] == []
+
+
+def test_what_the_readme_says_orch_does_not_do_is_still_so():
+    readme = (ROOT / "README.md").read_text()
+    box = re.sub(r"\n>? *", " ", readme[readme.index("> **What orch does not do**") :].partition("\n\n")[0])
+    assert "the shards hold images of digits. RoBERTa and Whisper can be emulated, not trained." in box
+    assert get_args(Data.model_fields["dataset"].annotation) == ("digits",)
+    untrained = [name for name, model in models().items() if model.kind not in ("vision", "digits")]
+    assert untrained
+    assert all(name.startswith(("RoBERTa", "Whisper")) for name in untrained)
+    assert "*Keep checkpoints.*" in box
+    peer = [path.read_text() for path in (ROOT / "experiments" / "peer").rglob("*.py")]
+    assert peer
+    assert not [text for text in peer if "torch.save(" in text]
 
 
 def test_commands_of_the_readme_fit_on_a_line():

@@ -10,6 +10,7 @@ from analysis.charts.style import INK, PALETTE
 from analysis.compare.options import Gain, Gains
 from experiments.study_file.baseline import LOSSES
 from metrics.figures import FIGURES, compared_figure
+from metrics.readable import number
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -90,7 +91,7 @@ def _bars(axes: Any, column: str, rows: Sequence[Gain]) -> None:
             base = value / cell.ratio
             interval(axes, y, cell.low * base, cell.high * base, INK, along="x")
         times = "" if cell.ratio is None or row.is_baseline else f"  {cell.ratio:.3f}x"
-        _write_at(axes, y, f"{value:.3g}{times}")
+        _write_at(axes, y, f"{number(value, 3)}{times}")
     _widen(axes)
 
 

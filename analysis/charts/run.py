@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from analysis.charts.groups import WIDTH_IN
 from analysis.charts.style import PALETTE
+from metrics.readable import number, unit_of_bytes, usd
 from metrics.records import VmEnd, end_of
 
 if TYPE_CHECKING:
@@ -106,7 +107,8 @@ def traffic_matrix(rows: Sequence[Row]) -> Figure:
     """Draw full-scale bytes by source and destination. `rows`: src, dst, bytes."""
     sources = sorted({str(row["src"]) for row in rows})
     targets = sorted({str(row["dst"]) for row in rows})
-    cells = {(str(row["src"]), str(row["dst"])): float(row["bytes"] or 0) / 1e9 for row in rows}
+    unit, unit_bytes = unit_of_bytes(max((float(row["bytes"] or 0) for row in rows), default=0.0))
+    cells = {(str(row["src"]), str(row["dst"])): float(row["bytes"] or 0) / unit_bytes for row in rows}
     figure, axes = _subplots(0.42 * len(sources) + 1.6)
     grid = [[cells.get((s, t), float("nan")) for t in targets] for s in sources]
     top = max(cells.values(), default=0.0) or 1.0
@@ -118,7 +120,7 @@ def traffic_matrix(rows: Sequence[Row]) -> Figure:
                 axes.text(
                     x,
                     y,
-                    f"{value:.3g}",
+                    number(value, 3),
                     ha="center",
                     va="center",
                     fontsize=8,
@@ -131,7 +133,7 @@ def traffic_matrix(rows: Sequence[Row]) -> Figure:
     axes.grid(visible=False)
     axes.set_xlabel("to")
     axes.set_ylabel("from")
-    figure.colorbar(image, ax=axes, label="GB (1e9 bytes)", shrink=0.9)
+    figure.colorbar(image, ax=axes, label=unit, shrink=0.9)
     return figure
 
 
@@ -154,7 +156,7 @@ def cost_stack(rows: Sequence[Row]) -> Figure:
         else:
             axes.barh(y, float(row["usd"]), color=PALETTE[y % len(PALETTE)])
             axes.annotate(
-                f"${float(row['usd']):.4g}",
+                usd(row["usd"]),
                 (float(row["usd"]), y),
                 xytext=(4, 0),
                 textcoords="offset points",

@@ -10,7 +10,7 @@ from cloud.clock import MAX_SKEW_S, SET_CLOCK_HINT
 from cloud.prices.book import PriceBookError
 from metrics.cost.bill import CostSoFar, bill_so_far, cost_so_far
 from metrics.cost.ledger import Ledger, Terms
-from metrics.epochs.granularity import granularity
+from metrics.epochs.granularity import granularity_of_means
 from metrics.epochs.restarts import records_since_restart
 from metrics.epochs.scaling import full_scale_epochs
 from metrics.epochs.throughput import SwarmEpoch, swarm_epochs, throughput
@@ -108,7 +108,7 @@ def snapshot_of(store: RunStore, now_s: float, controller_alive: bool) -> dict[s
             training=any(s.state is SlotState.TRAINING for s in slots),
         ),
         "throughput_sps": _value(throughput(full_scale)),
-        "granularity": _value(granularity(full_scale)),
+        "granularity": _value(granularity_of_means(full_scale)),
         "cost": {
             "spent_usd": _text(cost.spent_usd),
             "usd_per_h": _text(cost.usd_per_h),

@@ -17,6 +17,7 @@ from analysis.report.study.sections import Drawn
 from experiments.catalog import published
 from experiments.study_file.limits import Limit
 from metrics.figures import compared_figure
+from metrics.readable import few, number
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -69,18 +70,21 @@ def comparison(compared: Compared) -> Drawn | None:
     if not any(row["published"] is not None for row in rows):
         return None
     lead = (
-        "The paper's published figures, the same figures recomputed from its logs if they are available, and what the runs "
-        "measured (emulated, unless the column 'on' says otherwise). Rates are means of the epochs' rates, as in the "
-        "paper, not throughput. A percentage is (emulated - published) / published."
+        "The paper's figures, the same recomputed from its logs (replayed), and these runs'. Rates are means of the epochs' rates, "
+        "as in the paper, not throughput. A percentage is (run - published) / published."
     )
+    notes: list[str] = []
     reasons = Counter(why_not(row, compared.include_contended) for row in compared.shown)
     for why, count in reasons.items():
         if why:
-            lead += f" Shown but not judged: {run_count(count)} ({why})."
+            notes.append(f"Shown but not judged: {run_count(count)} ({why}).")
     if whole := study_checks(compared):
-        lead += f" Over all runs: {'; '.join(whole)}."
+        notes.append(f"Over all runs: {'; '.join(whole)}.")
+    without: dict[str, list[str]] = {}
     for name, why in (compared.missing or {}).items():
-        lead += f" {name}: {why}."
+        without.setdefault(why, []).append(name)
+    for why, names in without.items():
+        notes.append(f"{few(names, 6, ', ')}: {why}.")
     return Drawn(
         "comparison",
         "Published, replayed, emulated",
@@ -89,6 +93,7 @@ def comparison(compared: Compared) -> Drawn | None:
         lambda: _drawn(rows),
         wide_rows(compared),
         "Published | replayed | emulated (difference from the published)",
+        notes,
     )
 
 
@@ -201,7 +206,7 @@ def _cell(row: Row | None) -> str:
         return ""
     scale = compared_figure(row["figure"]).shown_factor
     values = [row["published"], row["replayed"], row["emulated"]]
-    text = " | ".join("-" if v is None else f"{v * scale:.4g}" for v in values)
+    text = " | ".join("-" if v is None else number(v * scale) for v in values)
     return text if row["difference"] is None else f"{text} ({row['difference']:+.1%})"
 
 

@@ -15,6 +15,7 @@ from analysis.report.study.sections import Drawn
 from experiments.study_file.baseline import LOSSES
 from metrics.figures import FIGURES, compared_figure
 from metrics.provenance import all_marks, scales_mark
+from metrics.readable import number
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -112,10 +113,9 @@ def gain_section(gains: Gains) -> Drawn:
     for row in gain_long_rows(gains):
         name = f"{row['experiment']} {row['label']}".strip()
         rows.append({"name": name, **row, "origin": kinds[name], "ran_on": row["origin"]})
-    lead = " ".join(("Each option of the study and its baseline, the dashed line.", *gain_notes(gains)))
     return Drawn(
-        "gains", "What each option gains", lead, rows, lambda: _drawn(gains), gain_table(gains),
-        "Figure (times the baseline's, 95 % interval)",
+        "gains", "What each option gains", "Each option of the study and its baseline, the dashed line.", rows,
+        lambda: _drawn(gains), gain_table(gains), "Figure (times the baseline's, 95 % interval)", gain_notes(gains),
     )  # fmt: skip
 
 
@@ -188,7 +188,7 @@ def _noise_notes(gains: Gains) -> list[str]:
     of_one = f"; for one run against {'; '.join(known)}" if known else ""
     notes = [
         "Losses: the last record at or before the smallest count of samples that every run of the model reached (a tenth of a "
-        "target batch more is accepted), with the count of samples actually trained on. Noise: the bound that chance auncertain "
+        "target batch more is accepted), with the count of samples actually trained on. Noise: the bound that chance alone "
         "stays within in 95 of 100 cases, t(n - 1) times the standard deviation of the n runs that a row is compared with, "
         f"times the root of 1/n + 1/(number of its own runs){of_one}.",
     ]
@@ -205,8 +205,8 @@ def _value(column: str, cell: Cell) -> str:
     if cell.value is None:
         return "unknown"
     if column == "usd_per_1m":
-        return f"{cell.value:.3g}"
-    return f"{cell.value * FIGURES[column].shown_factor:.4g}"
+        return number(cell.value, 3)
+    return number(cell.value * FIGURES[column].shown_factor)
 
 
 def _dropped(row: Gain) -> int:

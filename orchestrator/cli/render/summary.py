@@ -12,6 +12,7 @@ from cloud.prices.book import EMULATED_BOOK
 from cloud.prices.classes import is_own
 from cloud.targets import TARGETS, target_of
 from experiments.schema.limits import Limits
+from metrics.events.evaluation import accuracy_words
 from metrics.figures import headlines
 from metrics.host_load import describe_host
 from orchestrator.cli.render.output import Format, rows_text
@@ -134,7 +135,7 @@ def summary_lines(summary: Mapping[str, Any], report: str | None) -> list[str]:
         ("cost", _cost_words(cost)),
         ("per 1M samples", usd(summary.get("usd_per_1m_samples"))),
         ("loss", f"{number(loss.get('first'))} to {number(loss.get('last'))}"),
-        ("accuracy", number(summary.get("accuracy"))),
+        ("accuracy", accuracy_words(summary.get("accuracy"), summary.get("heldout_given"))),
     ]
     rows += _spot_rows(summary)
     published = summary.get("published")

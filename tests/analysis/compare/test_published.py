@@ -258,7 +258,7 @@ def test_the_page_names_runs_of_one_name_and_says_why_there_is_no_comparison():
     assert "run" not in wide_rows(Compared([one]))[0]
     section = comparison(Compared([one, two]))
     assert section is not None
-    assert "Shown but not judged: 1 run (the paper has no x)." in section.lead
+    assert "Shown but not judged: 1 run (the paper has no x)." in section.notes
     assert cards(Compared([one]))[0].more == "mean of epoch rates, 1 run"
     alone = ComparedRun("mine", "r", {}, {"sps": 5.0}, None, False, 0, 1, not_judged="nothing of 'mine'")
     assert comparison(Compared([alone])) is None

@@ -263,9 +263,8 @@ def test_runs_are_compared_by_name_and_drawn_on_a_page(
     assert f"report: {page}" in shown.err
     assert (tmp_path / "c_files" / "comparison.csv").is_file()
     text = page.read_text()
-    lead = text[text.index("Published, replayed, emulated") :].partition("<figure>")[0]
-    assert "Emulated: CV " in lead
-    assert "Emulated: None" not in text
+    section = text[text.index("<h2>Published, replayed, emulated") :].partition("</section>")[0]
+    assert "Emulated: 1 run." in section
     assert "Kendall&#x27;s tau" not in text  # of one run of the study
     assert text.count("<svg") >= 5
     assert run(["compare", "s", "--limits", "none"]) == 0
