@@ -11,7 +11,7 @@ from typing import Any
 
 from analysis.charts.style import figure_style
 from analysis.compare.accuracy import run_count
-from analysis.compare.paper import Reference, printed_runs, references
+from analysis.compare.paper import PAPER_BASIS, Reference, printed_runs, references
 from analysis.compare.rows import Row, difference_rows, unknown_rows
 from analysis.compare.run_figures import COST_KINDS, StudyRun, distinct, study_run
 from analysis.replay import ReadRun, read_folder, with_speedups
@@ -182,6 +182,7 @@ _TEXT = ("name", "panel", "group", "origin", "clock", "note", "kind", "source", 
 
 
 _KIND_WORDS = {**CLASS_WORDS, **COST_KINDS}
+_BASIS_WORDS = {PAPER_BASIS: "the paper's"}
 
 
 def _shown(row: Row) -> dict[str, Any]:
@@ -200,6 +201,8 @@ def _shown(row: Row) -> dict[str, Any]:
             cells[key] = "-" if value is None else value
         elif key in ("kind", "class"):
             cells["cost" if key == "kind" else "egress"] = _KIND_WORDS.get(value, value)
+        elif key == "basis":
+            cells[key] = _BASIS_WORDS.get(value, value)
         elif key == "bytes":
             cells["sent"] = size(value)
         elif key in ("usd", "usd_per_h", "usd_per_vm_h", "usd_per_1m"):
@@ -317,7 +320,8 @@ def _reference_section(runs: Sequence[StudyRun], beside: Sequence[Reference]) ->
     models = {run.model for run in runs}
     rows = [
         {"name": r.name, "model": r.model, "gpus": r.gpus, "$/h": str(r.usd_per_h), "samples/s": f"{r.sps:g}",
-         "clock": r.clock, "basis": r.basis, "$/1M": f"{r.usd_per_1m:.3f}", "note": r.note, "source": r.source}
+         "clock": r.clock, "basis": _BASIS_WORDS.get(r.basis, r.basis), "$/1M": f"{r.usd_per_1m:.3f}",
+         "note": r.note, "source": r.source}
         for r in beside if r.model in models
     ]  # fmt: skip
     if not rows:
