@@ -20,7 +20,10 @@ class HeldOut:
 
 def heldout_given(document: Mapping[str, Any]) -> bool | None:
     """Whether an experiment's document names held-out data; None if it has nothing about data (imported, old runs)."""
-    return bool((document["data"] or {}).get("heldout")) if "data" in document else None
+    data: Mapping[str, Any] | None = document.get("data")
+    if "data" not in document:
+        return None
+    return bool(data and data.get("heldout"))
 
 
 def accuracy_words(accuracy: float | None, given: bool | None) -> str:
