@@ -63,7 +63,7 @@ def test_one_s_own_runs_are_compared_with_each_other_and_on_a_page(
     assert "Beside the paper" not in shown
     assert "Kendall" not in shown
     assert "published /" not in shown
-    assert "has no published figures: not the study's experiment" in shown
+    assert "has no published figures: not the paper's experiment" in shown
     page = tmp_path / "own.html"
     assert run(["compare", first, second, "-o", "json", "--report", str(page)]) == 0
     found = _json(capsys)

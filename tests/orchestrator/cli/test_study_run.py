@@ -76,7 +76,7 @@ def test_resume_dry_run_shows_what_is_left(study: str, own_home: Path, capsys: p
         file.write('{"kind": "started", "at_s": 1, "job": "geo-b2", "attempt": 2, "run_id": "b2"}\n')
     assert run(["study", "run", "s", "--resume", "--dry-run", "--only", "x"]) == 0
     shown = capsys.readouterr()
-    assert shown.out.startswith("s: 2 runs one after the other")
+    assert shown.out.startswith("s can be launched\ns: 2 runs one after the other")
     assert "b2 has no end in the journal: it is inspected first" in shown.err
     (folder / "journal.jsonl").write_bytes(journal)
     MadeRuns.refused = set()
