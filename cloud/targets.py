@@ -7,8 +7,10 @@ package of orch.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+_PIP = ".venv/bin/python -m pip install -e"  # in a clone of orch
 _PEER_PACKAGES = ("ray", "hivemind", "torch", "webdataset")
 
 
@@ -22,6 +24,7 @@ class Target:
     provider: str = ""  # "module:class" of its provider; "": no run can be started there
     trace: str = ""  # the folder of its provider in a run's folder
     packages: tuple[str, ...] = ()  # needed on this machine to start a run there
+    install: str = ""  # the command that installs them, in a clone of orch
     # VMs are paid for and outlive this machine: current prices, price ceilings, labels and credentials apply.
     rents: bool = False
     on_this_host: bool = True  # the peers share this machine, whose load may distort their figures
@@ -34,12 +37,19 @@ class Target:
         return self.marks[2 if emulated is None else 0 if emulated else 1]
 
 
+def skypilot_install(clouds: Iterable[str] = ()) -> str:
+    """Return the command that installs orch for rented VMs: on AWS, Google and these clouds."""
+    extras = dict.fromkeys(("aws", "gcp", *clouds))
+    return f"{_PIP} '.[local,sky]' 'skypilot[{','.join(extras)}]'"
+
+
 LOCAL = Target(
     name="local",
     marks=("emulated", "not emulated", "unknown"),
     provider="cloud.local:LocalCloud",
     trace="cloud",
     packages=_PEER_PACKAGES,
+    install=f"{_PIP} '.[local]'",
 )
 LOOPBACK = Target(name="loopback", marks=("loopback", "loopback", "loopback"), emulates_distance=False)
 SKY = Target(
@@ -48,6 +58,7 @@ SKY = Target(
     provider="cloud.sky:SkyCloud",
     trace="sky",
     packages=("skypilot", *_PEER_PACKAGES),
+    install=skypilot_install(),
     rents=True,
     on_this_host=False,
     why_null="rented VMs have no host that orch could measure",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 from metrics.epochs.granularity import (
@@ -17,20 +18,23 @@ from metrics.epochs.granularity import (
     communication,
     epoch_granularity,
     granularity,
+    granularity_of_means,
     granularity_phase_timed,
     overlapped,
 )
 from metrics.epochs.throughput import (
     PeerEpoch,
     SwarmEpoch,
+    dropped_rounds,
     epoch_seconds,
     local_throughput,
     throughput,
     throughput_epoch_mean,
     throughput_phase_timed,
 )
+from metrics.events.evaluation import held_out
 from metrics.run import RunNumbers
-from metrics.run_cost import usd_per_1m
+from metrics.run_cost import usd_per_1m, whole
 from metrics.run_traffic import egress_bytes_per_vm_epoch, intercontinental_bytes
 from metrics.stats import Estimate
 
@@ -89,6 +93,22 @@ def _peer_mean(of: Callable[[PeerEpoch], float]) -> Callable[[SwarmEpoch], float
     return lambda epoch: math.fsum(map(of, epoch.peers)) / len(epoch.peers) if epoch.peers else None
 
 
+def _whole_run(
+    of: Callable[[RunNumbers], float | None],
+) -> Callable[[RunNumbers, SwarmEpoch | None], float | None]:
+    """A figure of the whole run, start-up and warm-up included; no epoch has one."""
+    return lambda run, epoch: of(run) if epoch is None else None
+
+
+def _float(amount: Decimal | None) -> float | None:
+    return None if amount is None else float(amount)
+
+
+def _accuracy(run: RunNumbers) -> float | None:
+    found = held_out(run.meta.evaluations)
+    return None if found is None else found.accuracy
+
+
 _FIGURES = (
     Figure(
         "sps", "throughput", "samples/s", column="samples/s",
@@ -98,7 +118,7 @@ _FIGURES = (
         of_epoch=lambda epoch: epoch.samples / epoch.duration_s if epoch.duration_s else None,
     ),
     Figure(
-        "sps_epoch_mean", "throughput", "samples/s", column="samples/s", paper_column="sps",
+        "sps_epoch_mean", "mean of epoch rates", "samples/s", paper_column="sps",
         meaning="the paper's figure: mean of the epochs' rates",
         of_epochs=throughput_epoch_mean,
     ),
@@ -111,8 +131,9 @@ _FIGURES = (
     Figure(
         "granularity", "granularity", title="granularity, wall clock", paper_column="granularity_wall",
         meaning="wall clock", epoch_meaning="calc_s / comm_s of a peer, mean over the peers",
-        of_epochs=granularity, of_epoch=epoch_granularity,
+        of_epochs=granularity, of_epoch=epoch_granularity,  # the mean of ratios: what replays and comparisons print
     ),
+    Figure("granularity_of_means", "granularity", of_epochs=granularity_of_means),  # calc_s / comm_s: the headline
     Figure(
         "granularity_phase_timed", "granularity", title="granularity, phase-timed", paper_column="granularity_paper",
         meaning="the paper's rule: phase timers / synchronising step",
@@ -150,9 +171,21 @@ _FIGURES = (
     ),
     Figure("ingress_bytes_per_vm_h", "ingress", "GB per VM and hour", shown_factor=1e-9,
            meaning="bytes of training data per hour"),
-    Figure("usd_per_1m", "cost", "$/1M samples", column="$/1M samples", lower_is_better=True, of_run=usd_per_1m),
+    Figure("usd_per_1m", "VMs and egress", "$/1M samples", column="$/1M samples", lower_is_better=True, of_run=usd_per_1m),
     Figure("speedup", "speed-up", meaning="against the baseline of the same GPU and model, wall clock"),
     Figure("speedup_phase_timed", "speed-up", meaning="the same against the phase-timed baseline"),
+    Figure(
+        "usd_per_1m_samples", "cost of the whole run", "$/1M samples", lower_is_better=True,
+        of_run=_whole_run(lambda run: _float(whole(run).usd_per_1m)),
+    ),
+    Figure("total_usd", "cost of the whole run", "$", lower_is_better=True,
+           of_run=_whole_run(lambda run: _float(run.bill.sum()))),
+    Figure("samples", "samples trained", of_run=_whole_run(lambda run: whole(run).samples or None)),
+    Figure("preemptions", "preemptions", lower_is_better=True,
+           of_run=_whole_run(lambda run: float(len(run.preemptions.rows)))),
+    Figure("dropped_rounds", "dropped rounds", lower_is_better=True,
+           of_run=_whole_run(lambda run: float(len(dropped_rounds(run.raw))))),
+    Figure("accuracy", "held-out accuracy at the end", of_run=_whole_run(_accuracy)),
     Figure("loss", "training loss", lower_is_better=True),
     Figure("heldout_loss", "held-out loss", lower_is_better=True),
 )  # fmt: skip
@@ -161,8 +194,12 @@ FIGURES = {figure.key: figure for figure in _FIGURES}
 
 SUMMARY = tuple(figure.key for figure in _FIGURES if figure.of_epochs)
 """Keys of the run summary (`orch report -o json`) that have an interval."""
-HEADLINES = ("sps", "granularity", "calc_s", "comm_s", "overlapped_s")
-"""Figures shown first: the report's cards, the notebook table, the last lines of `orch launch`."""
+HEADLINES = ("sps", "granularity_of_means", "calc_s", "comm_s", "overlapped_s")
+"""Figures shown first: the report's cards, the notebook table, the last lines of `orch launch`.
+
+Granularity is here the ratio of the two figures after it. `granularity`, the mean of the epochs' ratios, is what replays and
+comparisons with the paper print; they differ if some epochs had hardly any communication.
+"""
 EPOCH = ("calc_s", "comm_s", "overlapped_s", "epoch_s", "sps", "granularity")
 """Columns of a table of epochs."""
 REPLAY = (
@@ -175,6 +212,18 @@ PAPER = (
     "sps_epoch_mean", "calc_s", "comm_s", "epoch_s", "granularity", "granularity_phase_timed", "egress_bytes_per_vm_epoch",
 )  # fmt: skip
 """Figures that the paper published."""
+
+
+RUN_AGAINST_RUN = (
+    "sps", "sps_epoch_mean", "granularity", "calc_s", "comm_s", "overlapped_s", "epoch_s", "egress_bytes_per_vm_epoch",
+    "intercontinental_bytes", "usd_per_1m", "usd_per_1m_samples", "total_usd", "samples", "preemptions", "dropped_rounds",
+    "accuracy",
+)  # fmt: skip
+"""What `orch compare` shows of runs next to each other, beside losses at equal samples."""
+OF_WHOLE_RUN = ("usd_per_1m_samples", "total_usd", "samples", "preemptions", "dropped_rounds", "accuracy")
+"""Those of them that are of the whole run, not of its measured epochs."""
+COUNTS_AND_SHARES = ("preemptions", "dropped_rounds", "accuracy")
+"""Those whose difference is told, not their ratio."""
 
 
 def headlines(summary: Mapping[str, Any], *more: str) -> list[tuple[Figure, Mapping[str, Any] | None]]:

@@ -14,6 +14,7 @@ from enum import StrEnum
 __all__ = [
     "OUT_OF_SYNC",
     "PHASES",
+    "SWARM_LOST",
     "TABLES",
     "EgressRecord",
     "EpochRecord",
@@ -34,6 +35,8 @@ PHASES = ("load", "move", "forward", "backward", "optimizer_local", "optimizer_s
 OUT_OF_SYNC = (
     "out of sync"  # code of a reason in EpochRecord.dropped: the peer reloaded the state from others
 )
+# EventRecord.kind: every peer that trained was lost, and with them the model's state.
+SWARM_LOST = "swarm_lost"
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -14,14 +15,16 @@ from cloud.targets import target_of
 from metrics.cost.bill import ledger
 from metrics.cost.ledger import Ledger, Terms
 from metrics.cost.preemptions import Preemptions, preemptions
-from metrics.epochs.restarts import records_since_restart
+from metrics.epochs.restarts import records_before_restart
 from metrics.epochs.scaling import Scales, full_scale_epochs, full_scale_ingress_bytes
 from metrics.epochs.throughput import SwarmEpoch, swarm_epochs, throughput_epoch_mean
 from metrics.events.joins import Join, Price, join_costs
 from metrics.logged_rates import LoggedRate, paper_throughput
 from metrics.records import (
+    SWARM_LOST,
     EgressRecord,
     EpochRecord,
+    EventRecord,
     IngressRecord,
     ProgressRecord,
     SwarmEpochRecord,
@@ -75,6 +78,8 @@ class RunNumbers:
     preemptions: Preemptions
     joins: tuple[Join, ...]
     discarded_epochs: int  # trained before all peers were lost at once; not part of the other figures
+    discarded_by_vm: Mapping[str, int]  # the same, per VM that took part in them
+    lost_s: tuple[float, ...]  # unix: when every peer that trained was lost, from the journal
     # Of an imported run's monitor, the first epoch's included; else empty.
     logged_rates: tuple[LoggedRate, ...]
 
@@ -111,6 +116,8 @@ class RunNumbers:
             vm: full_scale_ingress_bytes(count, samples.get(vm, 0.0), terms.bytes_per_sample, terms.scales)
             for vm, count in read.items()
         }
+        discarded = records_before_restart(epochs, vms)
+        events: list[EventRecord] = store.records("events")
         nic = meta.logs.nic
         if nic is not None:  # a VM whose log has no counters did read data
             study_read |= {vm: None for vm in read if vm not in nic}
@@ -146,17 +153,12 @@ class RunNumbers:
             agreement=agreement(meter, pairs, alive) if pairs is not None else None,
             tails=died,
             preemptions=preemptions(
-                vms,
-                store.records("events"),
-                epochs,
-                store.records("joins"),
-                raw,
-                full_scale,
-                terms.scales,
-                now,
+                vms, events, epochs, store.records("joins"), raw, full_scale, terms.scales, now
             ),
             joins=tuple(join_costs(store.records("joins"), vms, terms.scales, _priced(terms))),
-            discarded_epochs=_discarded(epochs, vms),
+            discarded_epochs=len({r.epoch for r in discarded}),
+            discarded_by_vm=Counter(vm for vm, _ in {(r.vm, r.epoch) for r in discarded}),
+            lost_s=tuple(event.at_s for event in events if event.kind == SWARM_LOST),
             logged_rates=_logged_rates(meta.logs.epoch_rates, watched),
         )
 
@@ -259,15 +261,6 @@ def _price_changes(known: Mapping[str, Sequence[Sequence[Any]]]) -> dict[str, li
 def _book(text: str, name: str) -> PriceBook:
     """Parse a run's price book. Cached, because the budget guard computes the bill every few seconds."""
     return PriceBook.from_text(text, name)
-
-
-def _discarded(epochs: list[EpochRecord], vms: list[VmRecord]) -> int:
-    """Count the swarm epochs before training last restarted from scratch."""
-    kept = records_since_restart(epochs, vms)
-    if not kept or len(kept) == len(epochs):
-        return 0
-    began_s = kept[0].began_s
-    return len({r.epoch for r in epochs if r.began_s < began_s})
 
 
 def _end(

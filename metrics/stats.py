@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from statistics import median
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,17 +27,43 @@ class Estimate:
         return {"value": self.value, "low": self.low, "high": self.high, "n": self.n}
 
 
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """How values are spread: the least, the median, the most, and how many there are."""
+
+    least: float
+    median: float
+    most: float
+    n: int
+
+    def to_json(self) -> dict[str, float | int]:
+        """`{"least", "median", "most", "n"}`."""
+        return {"least": self.least, "median": self.median, "most": self.most, "n": self.n}
+
+
+def spread(values: Sequence[float]) -> Spread | None:
+    """The least, the median and the most; None for no values."""
+    return Spread(min(values), median(values), max(values), len(values)) if values else None
+
+
 def mean_interval(values: Sequence[float]) -> Estimate | None:
     """Return the mean with its t interval. None without values."""
     n = len(values)
     if n == 0:
         return None
     mean = math.fsum(values) / n
-    if n == 1:
-        return Estimate(mean, None, None, 1)
+    half = t_interval_half(values)
+    return Estimate(mean, None, None, 1) if half is None else Estimate(mean, mean - half, mean + half, n)
+
+
+def t_interval_half(values: Sequence[float]) -> float | None:
+    """Half the width of the mean's 95 % t interval; None for fewer than two values."""
+    n = len(values)
+    if n < 2:
+        return None
+    mean = math.fsum(values) / n
     variance = math.fsum((v - mean) ** 2 for v in values) / (n - 1)
-    half = t_quantile(n - 1) * math.sqrt(variance / n)
-    return Estimate(mean, mean - half, mean + half, n)
+    return t_quantile(n - 1) * math.sqrt(variance / n)
 
 
 def ratio_interval(numerators: Sequence[float], denominators: Sequence[float]) -> Estimate | None:

@@ -13,8 +13,9 @@ from decimal import Decimal
 from typing import Any
 
 from metrics import tables
+from metrics.epochs.granularity import granularity_spread
 from metrics.epochs.throughput import SwarmEpoch, dropped_rounds, measured
-from metrics.events.evaluation import held_out
+from metrics.events.evaluation import held_out, heldout_given
 from metrics.figures import FIGURES, SUMMARY
 from metrics.paper.comparison import compare
 from metrics.records import VmEnd
@@ -59,6 +60,7 @@ def summarise(store: Records | RunNumbers) -> dict[str, Any]:
         },
         "samples": samples,
         **_estimates(SUMMARY, run.study),
+        "granularity_epochs": None if (spread := granularity_spread(run.study)) is None else spread.to_json(),
         "sps_epoch_mean": _json(run.epoch_mean()),  # of an imported run: from its monitor's rates
         "dropped_rounds": len(dropped_rounds(run.raw)),
         "egress": [_egress_row(row, "bytes") for row in tables.traffic(run)],
@@ -86,6 +88,7 @@ def summarise(store: Records | RunNumbers) -> dict[str, Any]:
         },
         "loss": _loss(run),
         "accuracy": None if evaluated is None else evaluated.accuracy,
+        "heldout_given": heldout_given(meta.document),
         "published": compare(
             meta.published, run.study, run.matrix, [row.vm for row in run.vms], run.epoch_mean()
         ),

@@ -20,6 +20,21 @@ STORE = "store"
 MONITOR = "monitor"
 PRIVATE = "private"  # internal addresses in rented VMs' networks that belong to no VM of the run
 
+CLASS_WORDS = {
+    "same_zone": "inside a zone",
+    "same_zone_public": "inside a zone, by public addresses",
+    "inter_zone": "between zones of a region",
+    "inter_region": "between regions of a continent",
+    "inter_continent": "between continents",
+    "oceania": "to or from Oceania",
+    "between_clouds": "between clouds",
+    "internet": "to the internet",
+    "store": "to the object store",
+    "control": "to the monitor",
+    "unknown": "to an unknown place",
+}
+"""The classes of the traffic matrix in words, after "egress"."""
+
 _AVERAGING = ("settling", "comm")  # the phases in which parts of a round travel
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from cloud.targets import target_of
 from metrics.epochs.throughput import dropped_rounds, measured
 from metrics.host_load import describe_host
 from metrics.logged_rates import left_out
+from metrics.readable import few, size
 from metrics.run import RunNumbers
 from metrics.traffic import PRIVATE, handed_over
 
@@ -89,9 +90,8 @@ def _rounds(run: RunNumbers) -> list[str]:
     if not bad:
         return []
     why = sorted({part for e in bad for _, text in e.dropped for part in text.split(";") if part})
-    numbers = ", ".join(str(e.epoch) for e in bad)
     return [
-        f"Hivemind lost part of {len(bad)} of {len(run.raw)} rounds (epochs {numbers}: {'; '.join(why)}): "
+        f"Hivemind lost part of {len(bad)} of {len(run.raw)} rounds ({_in_epochs([e.epoch for e in bad])}: {'; '.join(why)}): "
         "they did not average the gradients of all peers."
     ]
 
@@ -103,6 +103,8 @@ def _epochs(run: RunNumbers) -> list[str]:
             f"All peers were lost at once and training restarted at epoch 1: the {run.discarded_epochs} epochs before "
             "that count in the cost only, not in the other figures."
         )
+    elif run.lost_s:
+        found.append("All peers were lost at once, and what they had learned with them.")
     chosen = measured(run.raw)
     found += _not_in_sps(run, {e.epoch for e in chosen})
     if not chosen:
@@ -114,16 +116,15 @@ def _epochs(run: RunNumbers) -> list[str]:
     if incomplete:
         found.append(f"Epoch {incomplete[0]} was not reported by every running peer and is not measured.")
     listed = {r.epoch for r in run.logged_rates[1:] if r.sps is not None}  # in the sentence above
-    gaps = [str(e.epoch) for e in run.raw if e.duration_s is None and e.epoch not in listed]
+    gaps = [e.epoch for e in run.raw if e.duration_s is None and e.epoch not in listed]
     if gaps:
         found.append(
-            f"Epochs {', '.join(gaps)} have no wall time (the previous epoch has no record, or the logged rate is 0) "
-            "and are not measured."
+            f"No wall time is known {_in_epochs(gaps)} (the previous epoch has no record, or the logged rate is 0): not measured."
         )
-    moved = [str(e.epoch) for e in chosen if e.joined or e.left]
+    moved = [e.epoch for e in chosen if e.joined or e.left]
     if moved:
         found.append(
-            f"In {len(moved)} of {len(chosen)} measured epochs a peer joined or left ({', '.join(moved)})."
+            f"A peer joined or left in {len(moved)} of {len(chosen)} measured epochs: {_in_epochs(moved)}."
         )
     return found
 
@@ -138,6 +139,11 @@ def _not_in_sps(run: RunNumbers, chosen: set[int]) -> list[str]:
         f"sps ({_count(len(chosen), 'epoch')}) leaves out records that sps_epoch_mean ({_count(rates, 'rate')}, counted as in "
         f"the paper) includes: {which}."
     ]
+
+
+def _in_epochs(epochs: Sequence[int]) -> str:
+    """Return `in epoch 3`, `in epochs 3, 4`."""
+    return f"in epoch{'' if len(epochs) == 1 else 's'} {', '.join(map(str, epochs))}"
 
 
 def _count(count: int, what: str) -> str:
@@ -156,23 +162,23 @@ def _counts(run: RunNumbers) -> list[str]:
         found.append(
             f"The peers' meters counted {abs(both.difference):.1%} "
             f"{'more' if both.difference > 0 else 'fewer'} bytes than the switch "
-            f"({both.meter_bytes} and {both.switch_bytes})."
+            f"({size(both.meter_bytes)} and {size(both.switch_bytes)})."
         )
     model = handed_over(run.flows)
     if model is not None and model[0] > model[1] * (1 + AGREEMENT_LIMIT):
         found.append(
-            f"The peers' programs counted {model[0]} bytes of the model sent, but their meters counted only {model[1]} bytes "
+            f"The peers' programs counted {size(model[0])} of the model sent, but their meters counted only {size(model[1])} "
             "to the same peers: egress at full scale may be too high."
         )
     if run.tails:
         found.append(
-            f"Lost VMs sent {sum(run.tails.values())} raw bytes after their last report. No sum of bytes includes them; "
+            f"Lost VMs sent {size(sum(run.tails.values()))} (unscaled) after their last report. No sum of bytes includes them; "
             "the bill includes an estimate."
         )
     inside = sum(f.bytes for f in run.flows if f.dst == PRIVATE)
     if inside:
         found.append(
-            f"{inside} raw bytes went to internal addresses that belong to no VM of the run. They are billed as traffic to "
+            f"{size(inside)} (unscaled) went to internal addresses that belong to no VM of the run. They are billed as traffic to "
             "another zone."
         )
     lost = sorted({f.dst for f in run.flows if f.kind == "unknown"})
@@ -185,10 +191,11 @@ def _money(run: RunNumbers) -> list[str]:
     lines = [line for line in run.bill.lines if line.estimated]
     vms = ", ".join(dict.fromkeys(line.src for line in lines))
     estimated = [
-        f"{sum(line.quantity or 0 for line in lines) / 1e9:.3g} GB of egress of lost VMs ({vms}) after their last "
+        f"{size(sum(line.quantity or 0 for line in lines))} of egress of lost VMs ({vms}) after their last "
         "record are estimated from the rate of their last epoch and marked in the bill."
     ]
+    unknown = run.bill.unknown
     return [
         *(estimated if lines else ()),
-        *(f"The cost is unknown: {reason}." for reason in run.bill.unknown),
+        *([f"The cost is unknown: {few(unknown)}."] if unknown else ()),
     ]

@@ -10,6 +10,7 @@ from html import escape
 from typing import Any
 
 from metrics.figures import headlines
+from metrics.readable import number, usd
 
 _UNKNOWN = "unknown"
 
@@ -24,8 +25,8 @@ def run_html(summary: Mapping[str, Any]) -> str:
         ("peers", str(len(summary["peers"]))),
         ("epochs", f"{epochs['measured']} measured, {epochs['warmup']} of warm-up"),
         *((figure.name, _estimate(known, figure.unit_of_run)) for figure, known in headlines(summary)),
-        ("cost", _usd(cost["total_usd"])),
-        ("cost of 1M samples", _usd(summary["usd_per_1m_samples"])),
+        ("cost", usd(cost["total_usd"])),
+        ("cost of 1M samples", usd(summary["usd_per_1m_samples"])),
     ]
     warnings: list[str] = summary["warnings"]
     emulated = _emulated(warnings[0]) if summary["emulated"] and warnings else ""
@@ -51,16 +52,16 @@ def study_html(rows: Sequence[Mapping[str, Any]], emulated: Sequence[str], probl
 def _study_cells(row: Mapping[str, Any]) -> list[str]:
     rate = row["sps"] if row["sps"] is not None else row["sps_wall"]
     interval = (
-        _UNKNOWN if row["sps_low"] is None else f"{_number(row['sps_low'])} to {_number(row['sps_high'])}"
+        _UNKNOWN if row["sps_low"] is None else f"{number(row['sps_low'])} to {number(row['sps_high'])}"
     )
     return [
         f"{row['label']} ({row['run_id']})" if row["label"] else str(row["run_id"]),
         str(row["model"] or _UNKNOWN),
         _UNKNOWN if row["peers"] is None else str(row["peers"]),
-        _number(rate),
+        number(rate),
         interval,
-        _number(row["granularity"]),
-        _number(row["speedup"]),
+        number(row["granularity"]),
+        number(row["speedup"]),
         str(len(row["warnings"])),
     ]
 
@@ -80,15 +81,7 @@ def _list(what: str, sentences: Sequence[str]) -> str:
 def _estimate(estimate: Mapping[str, Any] | None, unit: str) -> str:
     if estimate is None:
         return _UNKNOWN
-    value = f"{_number(estimate['value'])} {unit}".strip()
+    value = f"{number(estimate['value'])} {unit}".strip()
     if estimate["low"] is None:
         return f"{value} (n = {estimate['n']}: no interval)"
-    return f"{value} ({_number(estimate['low'])} to {_number(estimate['high'])}, n = {estimate['n']})"
-
-
-def _number(value: float | None) -> str:
-    return _UNKNOWN if value is None else f"{value:.4g}"
-
-
-def _usd(amount: float | None) -> str:
-    return _UNKNOWN if amount is None else f"${amount:,.4g}" if abs(amount) < 1 else f"${amount:,.2f}"
+    return f"{value} ({number(estimate['low'])} to {number(estimate['high'])}, n = {estimate['n']})"

@@ -22,8 +22,10 @@ def sky_quoter(book: PriceBook, environ: Mapping[str, str]) -> Quoter:
             return book_quoter(book)(location, accelerator, use_spot)
         found = catalogs.look(location, accelerator, use_spot)
         if not found.offers:
-            return Quote("unknown", None, found.why)
+            return Quote("unknown", None, found.why, row_helps=found.row_helps)
         offer = found.offers[0]
-        return Quote(offer.instance, offer.usd_per_h, offer.price_source, found.why)
+        return Quote(
+            offer.instance, offer.usd_per_h, offer.price_source, found.why, found.price, found.row_helps
+        )
 
     return quote

@@ -7,10 +7,14 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from cloud.local.options import LocalOptions
+from cloud.targets import SKY
+from experiments.catalog import models
+from experiments.schema.models import Data
 from orchestrator.cli.app import run
 
 ROOT = Path(__file__).parents[1]
@@ -273,11 +277,33 @@ def test_the_readme_says_what_two_and_eight_peers_need():
 def test_the_readmes_experiment_can_be_launched_here(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     file = tmp_path / "first.yaml"
     file.write_text((ROOT / "README.md").read_text().split("```yaml\n")[1].split("```")[0])
-    assert run(["validate", str(file)]) == 0
+    assert run(["validate", str(file), "--on", "local"]) == 0
     assert run(["launch", str(file), "--dry-run"]) == 0
     plan = capsys.readouterr().out
     assert "first: digits, 2 peers" in plan
-    assert "cannot be launched" not in plan
+    assert "first can be launched on this machine" in plan
+
+
+def test_there_is_one_install_line():
+    for page in ("README.md", "docs/sky.md"):
+        assert SKY.install in (ROOT / page).read_text(), page
+    lines = [(path, line) for path in (*PAGES, *MODULES) for line in path.read_text().splitlines()]
+    commands = [(path, line) for path, line in lines if "pip install" in line and "skypilot" in line]
+    assert [(path, line) for path, line in commands if SKY.install not in line] == []
+
+
+def test_what_the_readme_says_orch_does_not_do_is_still_so():
+    readme = (ROOT / "README.md").read_text()
+    box = re.sub(r"\n>? *", " ", readme[readme.index("> **What orch does not do**") :].partition("\n\n")[0])
+    assert "the shards hold images of digits. RoBERTa and Whisper can be emulated, not trained." in box
+    assert get_args(Data.model_fields["dataset"].annotation) == ("digits",)
+    untrained = [name for name, model in models().items() if model.kind not in ("vision", "digits")]
+    assert untrained
+    assert all(name.startswith(("RoBERTa", "Whisper")) for name in untrained)
+    assert "*Keep checkpoints.*" in box
+    peer = [path.read_text() for path in (ROOT / "experiments" / "peer").rglob("*.py")]
+    assert peer
+    assert not [text for text in peer if "torch.save(" in text]
 
 
 def test_commands_of_the_readme_fit_on_a_line():

@@ -150,14 +150,6 @@ def percent(share: float) -> str:
     return f"{share * 100:.3g} %"
 
 
-def amount(count_bytes: float) -> str:
-    """Format bytes in GB (1e9), MB or kB with three significant digits."""
-    for unit, size in (("GB", 1e9), ("MB", 1e6)):
-        if abs(count_bytes) >= size / 10:
-            return f"{count_bytes / size:.3g} {unit}"
-    return f"{count_bytes / 1e3:.3g} kB"
-
-
 def counted(number: int, what: str) -> str:
     """Format a count with its noun: `1 epoch`, `2 epochs`."""
     return f"{number} {what}" if number == 1 else f"{number} {what}s"

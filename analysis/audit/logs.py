@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from analysis.audit.evidence import Evidence, amount, counted, percent
+from analysis.audit.evidence import Evidence, counted, percent
 from analysis.audit.findings import Finding
+from metrics.readable import size
 
 # Peers report to the DHT about once per step, so the monitor may lag by one or two batches of each peer: below 1 %
 # of the paper's target batch size.
@@ -134,4 +135,4 @@ def _float(value: object) -> float | None:
 
 
 def _amount(count: object) -> str:
-    return "unknown" if not isinstance(count, int | float) else amount(count)
+    return size(count if isinstance(count, int | float) else None)

@@ -65,9 +65,23 @@ def _epochs(e: Evidence) -> list[Finding]:
         return []
     warmup = {epoch.epoch for epoch in e.run.raw if epoch.warmup}
     replaced = {row.slot for row in e.run.vms if row.generation > 0}
+    before = {row.vm: e.run.discarded_by_vm.get(row.vm, 0) for row in e.run.vms}
+    if any(before.values()):
+        names = ", ".join(vm for vm, count in before.items() if count)
+        sentence = (
+            f"All peers were lost at once and training restarted at epoch 1: what {names} did in up to "
+            f"{counted(max(before.values()), 'epoch')} before that counts in the cost only."
+        )
+        found.append(
+            e.finding(
+                "peer-epochs", "note", sentence, "epochs", max(before.values()), n=e.run.discarded_epochs
+            )
+        )
     for row in e.run.vms:
         own = sorted(number for number, names in seen.items() if row.vm in names)
         file = e.file(row.vm)
+        if not own and before[row.vm]:
+            continue  # it took part before training restarted
         if not own:
             sentence = f"{row.vm} took part in none of the {counted(len(seen), 'epoch')}: it failed, or its log is truncated."
             found.append(e.finding("peer-epochs", "doubt", sentence, "epochs", 0, len(seen), file=file))

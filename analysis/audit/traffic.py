@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from analysis.audit.evidence import Evidence, amount, percent
+from analysis.audit.evidence import Evidence, percent
 from analysis.audit.findings import Finding
 from experiments.averaging.methods import METHOD_KEYS, method_of
 from experiments.averaging.records import AveragingMethod, region_of
 from metrics.epochs.throughput import measured
+from metrics.readable import size
 from metrics.traffic import traffic
 
 # In the paper's logs averaging sends 2 % more than the parameters themselves (chunk headers, TCP/IP).
@@ -79,7 +80,7 @@ def egress_fits(e: Evidence) -> list[Finding]:
         if ratio >= FLOOR and mean <= ROOF * wanted + control:
             continue
         sentence = (
-            f"{vm} sent {amount(mean)} per epoch, {ratio:.2f} times the {amount(wanted)} that averaging "
+            f"{vm} sent {size(mean)} per epoch, {ratio:.2f} times the {size(wanted)} that averaging "
             f"{parameters / 1e6:.1f} M parameters {how} among {max(map(len, epochs))} peers requires."
         )
         found.append(
@@ -100,7 +101,7 @@ def received_fits(e: Evidence) -> list[Finding]:
         if not sent or received is None or received >= RECEIVED_FLOOR * sent:
             continue
         sentence = (
-            f"{vm} received {amount(received)}, {percent(1 - received / sent)} less than the {amount(sent)} it sent. "
+            f"{vm} received {size(received)}, {percent(1 - received / sent)} less than the {size(sent)} it sent. "
             "Averaging receives what it sends, and data comes in addition, so the counter is incomplete."
         )
         found.append(e.finding("bytes", "doubt", sentence, "received_bytes", received, sent, file=e.file(vm)))

@@ -69,7 +69,8 @@ def costs(panels: Sequence[tuple[str, Sequence[Row]]]) -> Figure:
                     )
                     left += usd
             lacking = [COST_KINDS[r["kind"]] for r in parts if r["usd_per_vm_h"] is None]
-            text = f"unknown: {', '.join(lacking)}" if lacking else f"{left:.3g}" if parts else "unknown"
+            which = ", ".join(lacking) if len(lacking) < 2 else f"{len(lacking)} of {len(parts)} kinds"
+            text = f"unknown: {which}" if lacking else f"{left:.3g}" if parts else "unknown"
             place.annotate(
                 text, (left, y), xytext=(3, 0), textcoords="offset points", va="center", fontsize=7
             )

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from analysis.charts.groups import (
+    WIDTH_IN,
     grid,
     handle,
     interval,
@@ -91,3 +92,30 @@ def _frame(
     axes.set_ylabel(y_label)
     if not rows:
         axes.text(0.03, 0.93, "unknown for every run", transform=axes.transAxes, va="top", fontsize=9)
+
+
+def curves(rows: Sequence[Row]) -> Figure:
+    """Draw curves of runs, one line per run, in one panel per value of `panel`, stacked for a narrow screen.
+
+    `rows`: panel (its title and the label of the y axis), x_label, name (of the run), x, y.
+    """
+    from matplotlib.figure import Figure as New
+
+    panels = list(dict.fromkeys(str(row["panel"]) for row in rows))
+    names = list(dict.fromkeys(str(row["name"]) for row in rows))
+    looks = styles(names)
+    figure = New(figsize=(WIDTH_IN, 2.4 * len(panels) + 0.5))
+    places = figure.subplots(len(panels), 1, squeeze=False)[:, 0]
+    for axes, panel in zip(places, panels, strict=True):
+        own = [row for row in rows if row["panel"] == panel]
+        for name in names:
+            points = sorted((row["x"], row["y"]) for row in own if row["name"] == name)
+            if points:
+                look = {key: looks[name][key] for key in ("color", "marker")}
+                axes.plot(*zip(*points, strict=True), **look, markersize=4, linewidth=1.3)
+        axes.set_ylim(0, 1.1 * max(row["y"] for row in own) or 1.0)
+        axes.set_xlabel(own[0]["x_label"])
+        axes.set_ylabel(panel)
+        axes.xaxis.get_major_locator().set_params(integer=True)
+    legend(figure, [(name, handle(looks[name], line=True)) for name in names], columns=3)
+    return figure

@@ -9,7 +9,8 @@ from analysis.charts.groups import interval, legend, panel_title, point
 from analysis.charts.style import INK, PALETTE
 from analysis.compare.options import Gain, Gains
 from experiments.study_file.baseline import LOSSES
-from metrics.figures import FIGURES
+from metrics.figures import FIGURES, compared_figure
+from metrics.readable import number
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -48,7 +49,7 @@ def gain_figure(gains: Gains) -> Figure:
             )
             axes.tick_params(labelsize=8)
             axes.grid(visible=False, axis="y")
-            axes.set_xlabel(FIGURES[column].heading, fontsize=9)
+            axes.set_xlabel(compared_figure(column).heading, fontsize=9)
         emulated = all(run.origin == "emulated" for row in part for run in row.runs)
         panel_title(line[0], f"{model}{' (emulated)' if emulated else ''}")
     kinds = [("baseline", _BASELINE), ("with an option", _OPTION), ("another experiment", _OTHER)]
@@ -90,7 +91,7 @@ def _bars(axes: Any, column: str, rows: Sequence[Gain]) -> None:
             base = value / cell.ratio
             interval(axes, y, cell.low * base, cell.high * base, INK, along="x")
         times = "" if cell.ratio is None or row.is_baseline else f"  {cell.ratio:.3f}x"
-        _write_at(axes, y, f"{value:.3g}{times}")
+        _write_at(axes, y, f"{number(value, 3)}{times}")
     _widen(axes)
 
 

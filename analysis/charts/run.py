@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from analysis.charts.groups import WIDTH_IN
 from analysis.charts.style import PALETTE
+from metrics.readable import number, unit_of_bytes, usd
 from metrics.records import VmEnd, end_of
 
 if TYPE_CHECKING:
@@ -15,11 +16,11 @@ if TYPE_CHECKING:
 Row = Mapping[str, Any]
 
 
-def timeline(vms: Sequence[Row], epochs: Sequence[Row]) -> Figure:
-    """Draw VMs by slot over wall time, from request to end, and their averaging rounds.
+def timeline(vms: Sequence[Row], epochs: Sequence[Row], losses: Sequence[Row]) -> Figure:
+    """Draw VMs by slot over wall time, from request to end, their averaging rounds, and losses of all peers.
 
-    `vms`: slot, vm, location, requested_s, ready_s, ended_s, end_cause (seconds since the run's start);
-    `epochs`: vm, sync_began_s, sync_ended_s.
+    `vms`: slot, vm, location, requested_s, ready_s, ended_s, end_cause (seconds since the launch);
+    `epochs`: vm, sync_began_s, sync_ended_s; `losses`: all_peers_lost_s.
     """
     slots = sorted({str(row["slot"]) for row in vms})
     figure, axes = _subplots(0.45 * len(slots) + 1.5)
@@ -69,10 +70,14 @@ def timeline(vms: Sequence[Row], epochs: Sequence[Row]) -> Figure:
                 "averaging",
                 0.34,
             )
+    for n, row in enumerate(losses):
+        label = None if n else "all peers lost"
+        axes.axvline(row["all_peers_lost_s"], color=PALETTE[5], linewidth=1.5, linestyle="--", label=label)
     place_of = {str(row["slot"]): str(row["location"]) for row in vms}
     axes.set_yticks(range(len(slots)), [f"{slot}\n{place_of[slot]}" for slot in slots], fontsize=8)
     axes.invert_yaxis()
     axes.grid(visible=False, axis="y")
+    axes.set_xlim(left=0)
     axes.set_xlabel("wall time since the launch (s)")
     _legend(axes, 4)
     return figure
@@ -102,7 +107,8 @@ def traffic_matrix(rows: Sequence[Row]) -> Figure:
     """Draw full-scale bytes by source and destination. `rows`: src, dst, bytes."""
     sources = sorted({str(row["src"]) for row in rows})
     targets = sorted({str(row["dst"]) for row in rows})
-    cells = {(str(row["src"]), str(row["dst"])): float(row["bytes"] or 0) / 1e9 for row in rows}
+    unit, unit_bytes = unit_of_bytes(max((float(row["bytes"] or 0) for row in rows), default=0.0))
+    cells = {(str(row["src"]), str(row["dst"])): float(row["bytes"] or 0) / unit_bytes for row in rows}
     figure, axes = _subplots(0.42 * len(sources) + 1.6)
     grid = [[cells.get((s, t), float("nan")) for t in targets] for s in sources]
     top = max(cells.values(), default=0.0) or 1.0
@@ -114,7 +120,7 @@ def traffic_matrix(rows: Sequence[Row]) -> Figure:
                 axes.text(
                     x,
                     y,
-                    f"{value:.3g}",
+                    number(value, 3),
                     ha="center",
                     va="center",
                     fontsize=8,
@@ -127,7 +133,7 @@ def traffic_matrix(rows: Sequence[Row]) -> Figure:
     axes.grid(visible=False)
     axes.set_xlabel("to")
     axes.set_ylabel("from")
-    figure.colorbar(image, ax=axes, label="GB (1e9 bytes)", shrink=0.9)
+    figure.colorbar(image, ax=axes, label=unit, shrink=0.9)
     return figure
 
 
@@ -150,7 +156,7 @@ def cost_stack(rows: Sequence[Row]) -> Figure:
         else:
             axes.barh(y, float(row["usd"]), color=PALETTE[y % len(PALETTE)])
             axes.annotate(
-                f"${float(row['usd']):.4g}",
+                usd(row["usd"]),
                 (float(row["usd"]), y),
                 xytext=(4, 0),
                 textcoords="offset points",

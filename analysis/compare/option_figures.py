@@ -186,11 +186,16 @@ def _ratio(figure: str, own: Sequence[OptionRun], base: Sequence[OptionRun]) -> 
     ratio = value / fmean(theirs)
     several = len(ours) > 1 and len(theirs) > 1
     pairs = (ours, theirs) if several else (_epochs(own, figure), _epochs(base, figure))
-    spread = quotient_spread(*pairs) if all(sum(values) > 0 for values in pairs) else None
-    if spread is None or _same(own, base):
+    bounds = ratio_bounds(ratio, *pairs)
+    if bounds is None or _same(own, base):
         return Cell(value, len(ours), ratio)
-    factor = math.exp(spread)
-    return Cell(value, len(ours), ratio, ratio / factor, ratio * factor, "runs" if several else "epochs")
+    return Cell(value, len(ours), ratio, *bounds, "runs" if several else "epochs")
+
+
+def ratio_bounds(ratio: float, ours: Sequence[float], theirs: Sequence[float]) -> tuple[float, float] | None:
+    """Return the 95 % interval of a ratio from the values of both sides; None if one has fewer than two or no positive mean."""
+    spread = quotient_spread(ours, theirs) if sum(ours) > 0 and sum(theirs) > 0 else None
+    return None if spread is None else (ratio / math.exp(spread), ratio * math.exp(spread))
 
 
 def _values(runs: Sequence[OptionRun], figure: str) -> list[float]:

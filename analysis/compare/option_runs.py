@@ -16,7 +16,7 @@ from analysis.compare.published import ComparedRun, why_not
 from analysis.compare.published_runs import LOOPBACK
 from cloud.targets import target_of
 from metrics.epochs.throughput import SwarmEpoch, measured
-from metrics.figures import compared_figure
+from metrics.figures import Figure, compared_figure
 from metrics.run import RunNumbers
 
 
@@ -52,14 +52,13 @@ def option_run(
 
 def option_figures(run: RunNumbers) -> dict[str, Measured]:
     """Compute the compared figures, over all measured epochs and for each of them."""
-    epochs = measured(run.study)
-    found: dict[str, Measured] = {}
-    for key in FIGURES:
-        figure = compared_figure(key)
-        each = [figure.value(run, epoch) for epoch in epochs]
-        known = tuple(value for value in each if value is not None and math.isfinite(value))
-        found[key] = Measured(figure.value(run), known)
-    return found
+    return {key: measured_figure(run, compared_figure(key)) for key in FIGURES}
+
+
+def measured_figure(run: RunNumbers, figure: Figure) -> Measured:
+    """Compute one figure, over all measured epochs and for each of them."""
+    each = [figure.value(run, epoch) for epoch in measured(run.study)]
+    return Measured(figure.value(run), tuple(v for v in each if v is not None and math.isfinite(v)))
 
 
 def learned_by_run(

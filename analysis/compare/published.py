@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from itertools import combinations
 from statistics import median
@@ -110,9 +110,13 @@ def kendall_tau(rows: Iterable[ComparedRun]) -> float | None:
 
 
 def judge(
-    rows: Sequence[ComparedRun], limits: Sequence[Limit], include_contended: bool = False
+    rows: Sequence[ComparedRun], limits: Sequence[Limit], include_contended: bool = False, whole: bool = True
 ) -> list[Check]:
-    """Apply all limits to the runs that count; figures that were not published are not judged."""
+    """Apply all limits to the runs that count; figures that were not published are not judged.
+
+    `whole`: the rows are all that the limits are for. A limit on a median or on the study needs them all: without, its
+    figure is computed and not judged.
+    """
     counted = comparable(rows, include_contended)
     found: list[Check] = []
     for row in counted:
@@ -132,7 +136,7 @@ def judge(
             found.append(_median([r for r in counted if fnmatchcase(r.experiment, limit.experiments)], limit))
         elif limit.scope == "study":
             found.append(_study(rows, counted, limit))
-    return found
+    return found if whole else [one if one.scope == "each" else replace(one, inside=None) for one in found]
 
 
 def compare_document(
@@ -141,8 +145,12 @@ def compare_document(
     limits: Sequence[Limit] = (),
     missing: Mapping[str, str] | None = None,
     include_contended: bool = False,
+    whole: bool = True,
 ) -> dict[str, Any]:
-    """Return what `orch compare -o json` prints. `missing`: why an experiment of the study has no row, by its name."""
+    """Return what `orch compare -o json` prints. `missing`: why an experiment of the study has no row, by its name.
+
+    `whole`: see `judge`.
+    """
     counted = comparable(rows, include_contended)
     return {
         "schema_version": SCHEMA_VERSION,
@@ -167,8 +175,9 @@ def compare_document(
         "compared": len(counted),
         "checks": [
             {name: getattr(check, name) for name in Check.__dataclass_fields__ if name != "why"}
-            for check in judge(rows, limits, include_contended)
+            for check in judge(rows, limits, include_contended, whole)
         ],
+        "whole": whole,
         "left_out": [
             {"experiment": row.experiment, "run_id": row.run_id, "why": why}
             for row in rows

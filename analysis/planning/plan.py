@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from datetime import date
 from decimal import Decimal
 from typing import Any
 
 from analysis.planning.budget import PlannedBudget, as_text, limits_of, planned_budget
-from analysis.planning.reserve import unpriced_traffic
-from cloud.prices.book import PriceBook
+from analysis.planning.price_ages import OldPrice, old_prices, warnings_of
+from analysis.planning.reserve import missing_traffic, traffic_prices, unpriced_traffic
+from cloud.prices.book import EMULATED_BOOK, PriceBook
+from cloud.prices.missing import MissingPrice, missing_vms
+from cloud.prices.rows import Price
 from cloud.targets import TARGETS
 from experiments.averaging.records import region_of
 from experiments.emulation.scales import EmulationPlan
@@ -39,6 +43,8 @@ class Quote:
     usd_per_h: Decimal | None  # None: unknown
     source: str  # of the price, or why it is unknown
     remark: str = ""  # a note on the price, shown with the plan
+    price: Price | None = None  # the row of a price book, if it is from one
+    row_helps: bool = False  # the price is unknown, and a row in a price book would give it
 
 
 Quoter = Callable[[str, str, bool], Quote]
@@ -56,6 +62,8 @@ class PlannedPlace:
     usd_per_h: Decimal | None
     price_source: str
     max_usd_per_h: Decimal | None  # from the experiment
+    price: Price | None  # see `Quote`
+    row_helps: bool
     ceiling_usd_per_h: Decimal | None  # more expensive VMs are not kept; None: unknown, or nothing is rented
 
     @property
@@ -120,6 +128,10 @@ class Plan:
     raw_duration_s: float | None
     vm_usd: Decimal | None  # for duration_s: a lower bound of the bill (no egress, no booting)
     notes: tuple[str, ...]
+    price_book_sha256: str
+    missing_prices: tuple[MissingPrice, ...]  # rows without which a sum is unknown
+    old_prices: tuple[OldPrice, ...]
+    warnings: tuple[str, ...]
     network_tuning: str = "default"
 
     def as_dict(self) -> dict[str, Any]:
@@ -154,11 +166,15 @@ class Plan:
             "labels": dict(_LABELS) if TARGETS[self.on].rents else {},
             "price_book": self.price_book,
             "price_book_date": self.price_book_date,
+            "price_book_sha256": self.price_book_sha256,
+            "missing_prices": [price.as_dict() for price in self.missing_prices],
+            "old_prices": [old.as_dict() for old in self.old_prices],
             "epochs": {"warmup": self.warmup_epochs, "measured": self.measured_epochs},
             "duration_s": self.duration_s,
             "raw_duration_s": self.raw_duration_s,
             "vm_usd": as_text(self.vm_usd),
             "prediction": None,
+            "warnings": list(self.warnings),
             "notes": list(self.notes),
         }
 
@@ -190,11 +206,10 @@ def book_quoter(book: PriceBook) -> Quoter:
     def quote(location: str, accelerator: str, use_spot: bool) -> Quote:
         price = book.vm(location, accelerator, use_spot)
         if price is None:
-            return Quote(
-                "unknown", None, f"{book.name} has no {'spot' if use_spot else 'on-demand'} price for it"
-            )
-        where = f"{book.name}:{price.line}: " if price.line else ""  # 0: not from a book
-        return Quote(price.instance, price.usd, f"{where}{price.source}")
+            why = f"{book.name} has no {'spot' if use_spot else 'on-demand'} price for it"
+            return Quote("unknown", None, why, row_helps=True)
+        where = f"{price.origin}: " if price.origin else ""
+        return Quote(price.instance, price.usd, f"{where}{price.source}", price=price)
 
     return quote
 
@@ -208,13 +223,15 @@ def plan_of(
     quote: Quoter | None = None,
     price_tolerance: Decimal = TOLERANCE,
     notes: Iterable[str] = (),
+    today: date | None = None,
 ) -> Plan:
     """Plan an experiment.
 
     `emulation` is the result of `experiments.emulation.scales.resolve_emulation`; its expected epochs (step times,
     slowest stream of the network) give the duration, and None means unknown. `usd_per_h` sums the first choice of
     every slot and is unknown if one price is. `quote` gives the price of a place (default: the book's), `notes` are
-    added to the plan's own.
+    added to the plan's own. `today`: old prices are warned of; the paper's prices for an emulated run are old on
+    purpose.
     """
     remarks: dict[str, None] = {}  # each once, in order
 
@@ -250,6 +267,9 @@ def plan_of(
         notes.append(
             f"{book.name} has no price for some traffic, so its cost is unknown: {', '.join(unpriced)}"
         )
+    old = ()
+    if today is not None and (rented or book.name != f"{EMULATED_BOOK}.csv"):
+        old = old_prices(_priced(peers), traffic_prices(spec, book, rented=rented), today)
     epochs = spec.measure.warmup_epochs + spec.measure.epochs
     expected, raw = (emulation.study_epoch_s, emulation.epoch_s) if emulation else (None, None)
     duration_s = None if expected is None else expected * epochs
@@ -278,8 +298,27 @@ def plan_of(
         raw_duration_s=None if raw is None else raw * epochs,
         vm_usd=vm_usd,
         notes=tuple(notes),
+        price_book_sha256=book.sha256,
+        missing_prices=(*_unpriced(book, peers), *missing_traffic(spec, book, rented=rented)),
+        old_prices=old,
+        warnings=tuple(warnings_of(old, spec.prices, price_tolerance, rented=rented)),
         network_tuning=spec.network_tuning,
     )
+
+
+def _priced(peers: tuple[PlannedPeer, ...]) -> dict[Price, dict[str, bool]]:
+    """The locations whose VMs a row of a book prices, and whether they have a limit of their own."""
+    found: dict[Price, dict[str, bool]] = {}
+    for place in (place for peer in peers for place in peer.places):
+        if place.price is not None:
+            found.setdefault(place.price, {})[place.location] = place.max_usd_per_h is not None
+    return found
+
+
+def _unpriced(book: PriceBook, peers: tuple[PlannedPeer, ...]) -> list[MissingPrice]:
+    """The rows of VMs that have neither a price nor a limit of their own."""
+    places = (place for peer in peers for place in peer.places)
+    return missing_vms(book, (place for place in places if place.row_helps and place.max_usd_per_h is None))
 
 
 def _above_limits(
@@ -322,6 +361,8 @@ def _peer(slot: Slot, quote: Quoter, tolerance: Decimal | None) -> PlannedPeer:
                 if tolerance is None
                 else ceiling(found.usd_per_h, requested.max_usd_per_h, tolerance),
                 max_usd_per_h=requested.max_usd_per_h,
+                price=found.price,
+                row_helps=found.row_helps,
             )
         )
     if slot.replace.policy == "cheapest_place":

@@ -11,6 +11,8 @@ from decimal import Decimal
 from itertools import product
 
 from cloud.prices.book import PriceBook
+from cloud.prices.missing import MissingPrice, missing_egress, missing_store_egress
+from cloud.prices.rows import Price
 from experiments.averaging.records import region_of
 from experiments.catalog import models
 from experiments.emulation.scales import EmulationPlan
@@ -116,19 +118,47 @@ def epoch_egress_usd(spec: ExperimentSpec, book: PriceBook, *, rented: bool = Fa
 
 def unpriced_traffic(spec: ExperimentSpec, book: PriceBook, *, rented: bool = False) -> list[str]:
     """List the routes that have no price in the book; empty if `epoch_egress_usd` is known."""
-    groups = _groups(spec)
-    unknown = [
-        f"{src} to {dst}"
-        for _, links in _routes(groups)
-        for src, dst in links
-        if book.ladder(src, dst, public=rented) is None
-    ]
     store = spec.data.location
-    places = (place for group in groups for place in group)
-    unknown += [f"the store in {store} to {dst}" for dst in places if book.store_ladder(store, dst) is None]
+    unknown = [f"{src} to {dst}" for src, dst in _links(spec) if book.ladder(src, dst, public=rented) is None]
+    unknown += [
+        f"the store in {store} to {dst}" for dst in _places(spec) if book.store_ladder(store, dst) is None
+    ]
     if models()[spec.model].bytes_per_sample is None:
         unknown.append(f"samples of {spec.model}, whose size is unknown")
     return list(dict.fromkeys(unknown))
+
+
+def missing_traffic(spec: ExperimentSpec, book: PriceBook, *, rented: bool = False) -> list[MissingPrice]:
+    """List the rows that the book lacks for the routes of `unpriced_traffic`."""
+    store = spec.data.location
+    missing = [
+        missing_egress(book, src, dst, public=rented)
+        for src, dst in _links(spec)
+        if book.ladder(src, dst, public=rented) is None
+    ]
+    missing += [
+        missing_store_egress(book, store, dst)
+        for dst in _places(spec)
+        if book.store_ladder(store, dst) is None
+    ]
+    return list(dict.fromkeys(missing))
+
+
+def traffic_prices(spec: ExperimentSpec, book: PriceBook, *, rented: bool = False) -> list[Price]:
+    """List the rows of the book on which `epoch_egress_usd` rests, each ladder by its first tier."""
+    ladders = [book.ladder(src, dst, public=rented) for src, dst in _links(spec)]
+    ladders += [book.store_ladder(spec.data.location, dst) for dst in _places(spec)]
+    return list(dict.fromkeys(ladder.tiers[0] for ladder in ladders if ladder is not None))
+
+
+def _links(spec: ExperimentSpec) -> Iterator[tuple[str, str]]:
+    """Every route that bytes between peers may take."""
+    return (link for _, links in _routes(_groups(spec)) for link in links)
+
+
+def _places(spec: ExperimentSpec) -> Iterator[str]:
+    """Every place where a peer may be."""
+    return (place for group in _groups(spec) for place in group)
 
 
 def _groups(spec: ExperimentSpec) -> dict[tuple[str, ...], int]:

@@ -18,6 +18,7 @@ from analysis.report.files import FigureFolder
 from analysis.report.page import Section, render, table
 from cloud.targets import target_of
 from metrics import tables
+from metrics.events.evaluation import accuracy_words
 from metrics.records import EpochRecord
 from metrics.run import RunNumbers
 from metrics.store.database import RunStore
@@ -64,7 +65,7 @@ def _page(
     files: FigureFolder,
 ) -> str:
     epochs, traffic, bill = tables.per_epoch(run), tables.traffic(run), tables.cost_lines(run)
-    vms, rounds = content.timeline_rows(run, records)
+    vms, rounds, losses = content.timeline_rows(run, records)
     learned = content.learning_rows(run, records)
     compared = content.comparison_rows(summary)
     costs = content.cost_rows(bill)
@@ -102,8 +103,8 @@ def _page(
                 "Peers over time",
                 "Each slot's VMs from request to end, and their averaging rounds, "
                 f"by the clock of {'the logs' if imported else 'this machine'}.",
-                [*vms, *rounds],
-                figures.timeline(vms, rounds),
+                [*vms, *rounds, *losses],
+                figures.timeline(vms, rounds, losses),
                 table(_peer_rows(summary), "Peers", text=["slot", "location"]),
             )
         )
@@ -112,8 +113,8 @@ def _page(
             files.section(
                 "epochs",
                 "Calculation and communication",
-                "Mean over the peers of each hivemind epoch, at full scale. "
-                "Granularity is calculation time / communication time.",
+                "Mean over the peers of each hivemind epoch, at full scale. Granularity is calculation time / communication "
+                f"time.{content.samples_note(epochs, summary['target_batch_size'])}",
                 epochs,
                 figures.calc_comm(epochs),
                 table(content.epoch_table(epochs), "Hivemind epochs", text=["remarks"]),
@@ -124,27 +125,15 @@ def _page(
             files.section(
                 "traffic",
                 "Egress by destination",
-                f"{counted}, at full scale.{_agreement(summary)}",
+                f"{counted}, at full scale.{_agreement(summary)}{content.traffic_note(traffic)}",
                 traffic,
                 figures.traffic_matrix(traffic),
                 "<details><summary>Bytes and dollars by link</summary>"
-                + table(content.traffic_table(traffic), "Bytes by link", text=["from", "to", "class"])
+                + table(content.traffic_table(traffic), "Bytes by link", text=["from", "to", "egress"])
                 + "</details>",
             )
         )
     if costs:
-        shown = [
-            {
-                "kind": r["kind"],
-                "what": r["what"],
-                "from": r["src"],
-                "to": r["dst"],
-                "quantity": "unknown" if r["quantity"] is None else f"{r['quantity']:.6g} {r['unit']}",
-                "$": None if r["usd"] is None else f"{r['usd']:.6f}",
-                "price": r["price"],
-            }
-            for r in bill
-        ]
         sections.append(
             files.section(
                 "cost",
@@ -154,7 +143,7 @@ def _page(
                 bill,
                 figures.cost_stack(costs),
                 "<details><summary>All lines of the bill</summary>"
-                + table(shown, "The bill", text=["kind", "what", "from", "to", "price"])
+                + table(content.bill_table(bill), "The bill", text=["kind", "what", "from", "to", "price"])
                 + "</details>",
             )
         )
@@ -184,7 +173,8 @@ def _page(
             files.section(
                 "learning",
                 "Learning",
-                "The peers' training loss, and the accuracy on held-out samples.",
+                "The peers' training loss, and the accuracy on held-out samples: "
+                f"{accuracy_words(summary['accuracy'], summary['heldout_given'])}.",
                 learned,
                 figures.learning(learned, summary["accuracy"]),
             )

@@ -7,10 +7,13 @@ from typing import Any
 
 from analysis.report.page import Card
 from cloud.targets import target_of
+from metrics.events.evaluation import accuracy_words
 from metrics.figures import FIGURES, PAPER, Figure, headlines
 from metrics.host_load import describe_host
+from metrics.readable import few, number, size, usd
 from metrics.records import EpochRecord
 from metrics.run import RunNumbers
+from metrics.traffic import CLASS_WORDS
 
 Summary = Mapping[str, Any]
 
@@ -74,25 +77,23 @@ def cards(summary: Summary) -> list[Card]:
     """Return the headline numbers, each with its interval and n."""
     cost = summary["cost"]
     dollars = summary["usd_per_1m_samples"]
-    unknown = "; ".join(cost["unknown"]) if cost["unknown"] else ""
+    unknown = few(cost["unknown"])
     known = summary["host"]
     host = {
         True: f"host was too busy, times are doubtful: {describe_host(known)}",
         False: f"host was not too busy: {describe_host(known)}",
         None: "host load unknown",
     }[summary["host_contended"]]
-    accuracy = summary["accuracy"]
+    accuracy = accuracy_words(summary["accuracy"], summary["heldout_given"])
     return [
-        *(_estimate_card(figure, estimate) for figure, estimate in headlines(summary)),
-        Card("Cost per million samples", _usd(dollars), unknown or f"price book {cost['price_book']}"),
+        *(_estimate_card(figure, estimate, summary) for figure, estimate in headlines(summary)),
+        Card("Cost per million samples", usd(dollars), unknown or f"price book {cost['price_book']}"),
         Card(
             "Cost of the run",
-            _usd(cost["total_usd"]),
-            f"VMs {_usd(cost['vm_usd'])}, egress {_usd(cost['egress_usd'])}, data {_usd(cost['data_usd'])}",
+            usd(cost["total_usd"]),
+            f"VMs {usd(cost['vm_usd'])}, egress {usd(cost['egress_usd'])}, data {usd(cost['data_usd'])}",
         ),
-        Card(
-            "Held-out accuracy", "unknown" if accuracy is None else f"{accuracy:.1%}", "at the end of the run"
-        ),
+        Card("Held-out accuracy", accuracy, "" if summary["accuracy"] is None else "at the end of the run"),
         Card(
             "Dropped rounds",
             str(summary["dropped_rounds"]),
@@ -103,9 +104,15 @@ def cards(summary: Summary) -> list[Card]:
 
 def timeline_rows(
     run: RunNumbers, records: Sequence[EpochRecord]
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return VMs and averaging rounds, in seconds since the launch, for the timeline figure."""
-    start = min((row.requested_s for row in run.vms), default=0.0)
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return VMs, averaging rounds and losses of all peers for the timeline figure.
+
+    Times are in seconds since the launch; if it is unknown, since the first request for a VM.
+    """
+    begun = [row.requested_s for row in run.vms]
+    if run.meta.started_s is not None:
+        begun.append(run.meta.started_s)
+    start = min(begun, default=0.0)
     last = max(
         [row.ended_s for row in run.vms if row.ended_s is not None]
         + [e.ended_s for e in run.raw if e.ended_s]
@@ -132,7 +139,7 @@ def timeline_rows(
         }
         for row in records
     ]
-    return vms, epochs
+    return vms, epochs, [{"all_peers_lost_s": at_s - start} for at_s in run.lost_s]
 
 
 def learning_rows(run: RunNumbers, records: Sequence[EpochRecord]) -> list[dict[str, Any]]:
@@ -155,12 +162,12 @@ def epoch_table(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
                 "epoch": row["epoch"],
                 "peers": row["peers"],
                 "samples": _whole(row["samples"]),
-                "epoch s": _number(row["epoch_s"]),
-                "calc s": _number(row["calc_s"]),
-                "comm s": _number(row["comm_s"]),
-                "samples/s": _number(row["sps"]),
-                "granularity": _number(row["granularity"]),
-                "loss": _number(row["loss"]),
+                "epoch s": number(row["epoch_s"]),
+                "calc s": number(row["calc_s"]),
+                "comm s": number(row["comm_s"]),
+                "samples/s": number(row["sps"]),
+                "granularity": number(row["granularity"]),
+                "loss": number(row["loss"]),
                 "remarks": "; ".join(r for r in remarks if r),
             }
         )
@@ -173,10 +180,10 @@ def traffic_table(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         {
             "from": row["src"],
             "to": row["dst"],
-            "class": row["class"],
-            "GB": f"{row['bytes'] / 1e9:.4g}",
-            "raw MB": f"{row['raw_bytes'] / 1e6:.4g}",
-            "$": None if row["usd"] is None else f"{row['usd']:.4f}",
+            "egress": CLASS_WORDS[row["class"]],
+            "sent": size(row["bytes"]),
+            "before scaling": size(row["raw_bytes"]),
+            "cost": usd(row["usd"]),
         }
         for row in rows
     ]
@@ -188,8 +195,8 @@ def budget_line(summary: Summary) -> str:
     if cost["budget_usd"] is None:
         return ""
     over = cost["overshoot_usd"]
-    passed = "overshoot unknown" if over is None else f"overshoot {over:.6g} USD"
-    return f" Budget {cost['budget_usd']:.6g} USD: {_usd(cost['total_usd'])} spent, {passed}."
+    passed = "overshoot unknown" if over is None else f"overshoot {usd(over)}"
+    return f" Budget {usd(cost['budget_usd'])}: {usd(cost['total_usd'])} spent, {passed}."
 
 
 def preemption_line(summary: Summary) -> str:
@@ -198,14 +205,14 @@ def preemption_line(summary: Summary) -> str:
     slowed = taken["epochs_slowed"]
     epochs = "unknown" if slowed is None else ", ".join(map(str, slowed)) or "none"
     text = (
-        f"Preempted VMs: {taken['count']}. Paid for time without training: {_usd(taken['usd'])}; samples lost: "
+        f"Preempted VMs: {taken['count']}. Paid for time without training: {usd(taken['usd'])}; samples lost: "
         f"{_whole(taken['lost_samples']) or 'unknown'}; slowed epochs of the other peers: {epochs}. "
         "Seconds and dollars are at full scale."
     )
     if paused["count"]:
         text += (
             f" Pauses with fewer peers than min_peers: {paused['count']}, {paused['seconds']:.0f} s; the VMs kept "
-            f"during them cost {_usd(paused['usd'])}."
+            f"during them cost {usd(paused['usd'])}."
         )
     return text
 
@@ -223,10 +230,10 @@ def join_table(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             "slot": row["slot"],
             "from": row["donor"] or "unknown",
             "epoch": row["from_epoch"],
-            "state s": _number(row["seconds"]),
-            "state MB": _megabytes(row["bytes"]),
+            "state s": number(row["seconds"]),
+            "state": size(row["bytes"]),
             "resumed after an interruption": "unknown" if row["resumed"] is None else row["resumed"],
-            "USD": _usd(row["usd"]),
+            "cost": usd(row["usd"]),
         }
         for row in rows
     ]
@@ -238,13 +245,13 @@ def preemption_table(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         {
             "slot": row["slot"],
             "replaced by": row["replaced_by"] or "none",
-            "lost work s": _number(row["lost_s"]),
-            "request to training s": _number(row["startup_s"]),
-            "state download s": _number(row["state_s"]) if row["replaced_by"] else "none",
-            "state MB": _megabytes(row["state_bytes"]) if row["replaced_by"] else "none",
+            "lost work s": number(row["lost_s"]),
+            "request to training s": number(row["startup_s"]),
+            "state download s": number(row["state_s"]) if row["replaced_by"] else "none",
+            "state": size(row["state_bytes"]) if row["replaced_by"] else "none",
             "samples lost": _whole(row["lost_samples"]),
-            "slowdown of others s": _number(row["slowed_s"]),
-            "$": None if row["usd"] is None else f"{row['usd']:.4f}",
+            "slowdown of others s": number(row["slowed_s"]),
+            "cost": usd(row["usd"]),
         }
         for row in rows
     ]
@@ -254,11 +261,59 @@ def cost_rows(lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Sum the bill's lines by category; a sum with an unknown part is unknown."""
     sums: dict[str, float | None] = {}
     for line in lines:
-        name: str = {"vm": "VMs", "data": "training data from the store"}.get(line["kind"]) or line["what"]
+        name: str = {"vm": "VMs", "data": "training data from the store"}.get(line["kind"]) or _what(line)
         name += " (estimated)" if line["estimated"] else ""
         before = sums.get(name, 0.0)
         sums[name] = None if before is None or line["usd"] is None else before + line["usd"]
     return [{"what": name, "usd": usd} for name, usd in sums.items()]
+
+
+def bill_table(lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the rows of the page's table of the bill's lines."""
+    return [
+        {
+            "kind": line["kind"],
+            "what": _what(line),
+            "from": line["src"],
+            "to": line["dst"],
+            "quantity": _quantity(line),
+            "cost": usd(line["usd"]),
+            "price": line["price"],
+        }
+        for line in lines
+    ]
+
+
+def _what(line: Mapping[str, Any]) -> str:
+    """Describe a line of the bill, with the class of egress in words."""
+    head, _, kind = str(line["what"]).partition(" ")
+    return f"{head} {CLASS_WORDS[kind]}" if line["kind"] == "egress" and kind else str(line["what"])
+
+
+def _quantity(line: Mapping[str, Any]) -> str:
+    if line["unit"] == "bytes":
+        return size(line["quantity"])
+    return (
+        number(line["quantity"]) if line["quantity"] is None else f"{number(line['quantity'])} {line['unit']}"
+    )
+
+
+SELF = "A cell from a slot to itself is traffic between a VM and the one that replaced it."
+
+
+def traffic_note(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Explain a cell from a slot to itself; "" if there is none."""
+    return f" {SELF}" if any(row["src"] == row["dst"] for row in rows) else ""
+
+
+def samples_note(rows: Sequence[Mapping[str, Any]], target: int | None) -> str:
+    """Explain epochs of more samples than the target batch size; "" if there is none."""
+    if not target or all(row["samples"] <= target for row in rows):
+        return ""
+    return (
+        f" An epoch ends once the peers together have {target:,} samples, the target batch size; each peer then finishes the "
+        "batch that it has begun, so that an epoch can have more."
+    )
 
 
 def comparison_rows(summary: Summary) -> list[dict[str, Any]]:
@@ -285,32 +340,24 @@ def comparison_rows(summary: Summary) -> list[dict[str, Any]]:
     return rows
 
 
-def _estimate_card(figure: Figure, estimate: Mapping[str, Any] | None) -> Card:
+def _estimate_card(figure: Figure, estimate: Mapping[str, Any] | None, summary: Summary) -> Card:
     name = figure.name.capitalize()
     if estimate is None:
         return Card(name, "unknown", "no measured epoch")
-    value = f"{_number(estimate['value'])} {figure.unit_of_run}".strip()
+    value = f"{number(estimate['value'])} {figure.unit_of_run}".strip()
     if estimate["low"] is None:
         return Card(name, value, f"n = {estimate['n']}: no interval")
-    low, high = _number(estimate["low"]), _number(estimate["high"])
-    return Card(name, value, f"95 % interval {low} to {high}, n = {estimate['n']}")
+    low, high = number(estimate["low"]), number(estimate["high"])
+    more = f"95 % interval {low} to {high}, n = {estimate['n']}"
+    spread = summary["granularity_epochs"] if figure.key == "granularity_of_means" else None
+    if spread:
+        more += f"; epochs from {number(spread['least'])} to {number(spread['most'])}, median {number(spread['median'])}"
+    return Card(name, value, more)
 
 
 def _ran(summary: Summary) -> str:
     model = summary["model"] or {}
     return str(model.get("ran") or f"emulates {model.get('name', 'the model')}")
-
-
-def _usd(amount: float | None) -> str:
-    return "unknown" if amount is None else f"${amount:,.4g}" if abs(amount) < 1 else f"${amount:,.2f}"
-
-
-def _megabytes(amount: int | None) -> str | None:
-    return None if amount is None else f"{amount / 1e6:.4g}"
-
-
-def _number(value: float | None) -> str | None:
-    return None if value is None else f"{value:.4g}"
 
 
 def _whole(value: float | None) -> str | None:

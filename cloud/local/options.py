@@ -19,7 +19,7 @@ class PreemptOptions:
     """When the emulated provider preempts VMs. All times in real seconds of this machine."""
 
     rate_per_h: float = 0.0  # per VM; exponentially distributed, drawn from the seed and the VM's name
-    at_s: tuple[float, ...] = ()  # after the first VM's start; the victim is drawn from the seed
+    at_s: tuple[float, ...] = ()  # after the first of its VMs trains; the victim is drawn from the seed
     notice_s: float | None = None  # time between notice and preemption; None: no notice
     slot: str = ""  # "<run id>-<slot>": preempt only VMs of this slot; "": any
     seed: int = 0

@@ -8,22 +8,23 @@ account has used.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import date
 from decimal import Decimal
-from functools import cached_property
+from functools import cache, cached_property, reduce
 from itertools import product as product_of
 from pathlib import Path
 
 from cloud.prices.classes import continent, egress_class, is_own, store_egress_class
 from cloud.prices.ladder import UNIT_BYTES, Ladder, exact, tiered_usd
 from cloud.prices.own import own_ladder, own_vm
-from cloud.prices.rows import Price, PriceBookError, parse
+from cloud.prices.rows import Price, PriceBookError, parse, to_text
 
 __all__ = [
     "AUTO",
     "EMULATED_BOOK",
+    "PRICED_AS",
     "UNIT_BYTES",
     "Ladder",
     "Price",
@@ -33,6 +34,7 @@ __all__ = [
     "exact",
     "load",
     "load_for",
+    "names_of",
     "newest",
     "tiered_usd",
 ]
@@ -42,8 +44,8 @@ AUTO = "auto"
 EMULATED_BOOK = "study-2023-04"
 
 _FOLDER = Path(__file__).parent
-# Class whose price is used for a class without a price of its own.
-_ELSE = {"between_clouds": "internet", "same_zone_public": "inter_zone"}
+PRICED_AS = {"between_clouds": "internet", "same_zone_public": "inter_zone"}
+"""Class whose price is used for a class without a price of its own."""
 
 _Key = tuple[str, str, str, str, str]  # provider, product, from, to, item
 
@@ -60,13 +62,30 @@ class PriceBook:
     @classmethod
     def from_text(cls, text: str, name: str) -> PriceBook:
         """Parse a book's CSV text. Raises PriceBookError with `name:line`."""
+        return cls._of(parse(text, name), text, name)
+
+    @classmethod
+    def _of(cls, prices: Iterable[Price], text: str, name: str) -> PriceBook:
         tiers: dict[tuple[_Key, date], list[Price]] = {}
-        for price in parse(text, name):
+        for price in prices:
             tiers.setdefault((price.key, price.valid_from), []).append(price)
         for rows in tiers.values():
             rows.sort(key=lambda price: price.tier_start)
         digest = hashlib.sha256(text.encode()).hexdigest()
         return cls(name, digest, text, {key: tuple(rows) for key, rows in tiers.items()})
+
+    def under(self, own: PriceBook) -> PriceBook:
+        """Return this book with the rows of `own` on top.
+
+        A row of this book is left out, whatever its date, if `own` has one for the same (the first five columns) or for
+        a wider place.
+        """
+        priced = {key for key, _ in own.tiers}
+        kept = [price for price in self.prices() if priced.isdisjoint(_as_wide(price.key))]
+        rows = [*kept, *own.prices()]
+        name, text = f"{self.name}+{own.name}", to_text(rows)
+        written = zip(parse(text, name), rows, strict=True)
+        return self._of((replace(new, origin=row.origin) for new, row in written), text, name)
 
     def vm(self, location: str, accelerator: str, use_spot: bool, on: date | None = None) -> Price | None:
         """Return the price of a VM-hour at a location `cloud/region[/zone]`; None: unknown.
@@ -122,7 +141,7 @@ class PriceBook:
             return None
         if is_own(src):
             return own_ladder()
-        for name in (kind, _ELSE[kind]) if kind in _ELSE else (kind,):
+        for name in dict.fromkeys((kind, PRICED_AS.get(kind, kind))):
             found = self._most_specific(src.split("/")[0], "egress", src, dst, name, on)
             if found:
                 return found
@@ -135,7 +154,7 @@ class PriceBook:
         the internet applies where the store has no `between_clouds` price.
         """
         kind = store_egress_class(store, dst) or "*"
-        for name in dict.fromkeys((kind, _ELSE.get(kind, "*"), "*")):
+        for name in dict.fromkeys((kind, PRICED_AS.get(kind, "*"), "*")):
             found = self._most_specific(store.split("/")[0], "store_egress", store, dst, name, on)
             if found:
                 return found
@@ -186,10 +205,8 @@ class PriceBook:
 
         Falls back to the nearest wider name of either end, and for a store's egress from a class to "*".
         """
-        provider, product, src, dst, item = key
-        names = dict.fromkeys((item, "*") if product == "store_egress" else (item,))
-        for name, here, there in product_of(names, _wider(provider, src), _wider(provider, dst)):
-            tiers = self._tiers((provider, product, here, there, name), on)
+        for wider in _as_wide(key):
+            tiers = self._tiers(wider, on)
             if tiers:
                 begun = [t for t in tiers if t.tier_start * UNIT_BYTES.get(t.unit, 1) <= start]
                 return begun[-1]
@@ -236,21 +253,53 @@ def _wider(provider: str, name: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys((name, *_ends(f"{provider}/{name}"))))
 
 
+def _as_wide(key: _Key) -> Iterator[_Key]:
+    """The key, followed by the keys of wider rows that hold for it too."""
+    provider, product, src, dst, item = key
+    names = dict.fromkeys((item, "*") if product == "store_egress" else (item,))
+    for name, here, there in product_of(names, _wider(provider, src), _wider(provider, dst)):
+        yield provider, product, here, there, name
+
+
 def book_names() -> list[str]:
     """Names of the books that come with orch."""
     return sorted(path.stem for path in _FOLDER.glob("*.csv"))
 
 
+def names_of(prices: str) -> list[str]:
+    """Split `list-2026-11,mine.csv` into the names of its books, the one at the bottom first."""
+    return [name.strip() for name in prices.split(",")]
+
+
 def load(name: str) -> PriceBook:
-    """Load a book by name (see `book_names`) or by the path of a CSV file. Raises PriceBookError."""
-    path = Path(name) if name.endswith(".csv") else _FOLDER / f"{name}.csv"
+    """Load a book by name (see `book_names`) or by the path of a CSV file; several, joined by commas, as one book.
+
+    The rows of each book count before those of the books to the left of it, see `PriceBook.under`. Raises
+    PriceBookError.
+    """
+    first, *more = [_read(Path(one)) if one.endswith(".csv") else _shipped(one) for one in names_of(name)]
+    return reduce(PriceBook.under, more, first)
+
+
+@cache
+def _shipped(name: str) -> PriceBook:
+    if name not in book_names():
+        raise PriceBookError(_no_book(name))
+    return _read(_FOLDER / f"{name}.csv")
+
+
+def _no_book(name: str) -> str:
+    return (
+        f"{name}: there is no such price book; the books are {', '.join(book_names())}, or give the path of a CSV file, "
+        "whose name ends in .csv"
+    )
+
+
+def _read(path: Path) -> PriceBook:
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except FileNotFoundError as error:
-        raise PriceBookError(
-            f"{name}: there is no such price book; the books are {', '.join(book_names())}, "
-            "or give the path of a .csv file"
-        ) from error
+        raise PriceBookError(_no_book(str(path))) from error
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
         raise PriceBookError(
@@ -268,11 +317,11 @@ def newest() -> PriceBook:
 
 
 def load_for(prices: str, *, rented: bool) -> PriceBook:
-    """Load the book that an experiment's `prices` names. Raises PriceBookError.
+    """Load the book that an experiment's `prices` names, or several as one (see `load`). Raises PriceBookError.
 
-    "auto" means the newest book for rented VMs, and the paper's book for emulated ones, so that their costs can be
-    compared with the paper.
+    "auto", which can only be the first of them, means the newest book for rented VMs, and the paper's book for
+    emulated ones, so that their costs can be compared with the paper.
     """
-    if prices != AUTO:
-        return load(prices)
-    return newest() if rented else load(EMULATED_BOOK)
+    first, *own = names_of(prices)
+    book = load(first) if first != AUTO else newest() if rented else load(EMULATED_BOOK)
+    return reduce(PriceBook.under, map(load, own), book)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import date
 from decimal import ROUND_CEILING, Decimal
@@ -29,6 +29,8 @@ PRODUCTS: Mapping[str, tuple[str, ...]] = {
     "storage": ("GB-month", "GiB-month"),
 }
 _MARKETS = ("spot", "on_demand")
+UNNAMED = "INSTANCE_TYPE"
+"""Stands for an instance type that is unknown, in a row that is proposed and not yet filled in."""
 # Bounded, so that sums stay exact.
 _AMOUNT = re.compile(r"[0-9]{1,12}(\.[0-9]{1,20})?([eE][+-]?[0-9])?", re.ASCII)
 _SECONDS = re.compile(r"[0-9]{1,9}", re.ASCII)
@@ -57,6 +59,7 @@ class Price:
     source: str
     line: int
     increment_s: int = 1
+    origin: str = ""  # the book and line in which it was written: mine.csv:2; "": in none
 
     @property
     def key(self) -> tuple[str, str, str, str, str]:
@@ -73,6 +76,19 @@ class Price:
         used = Decimal(repr(seconds)) if isinstance(seconds, float) else Decimal(seconds)
         steps = (max(used, Decimal(0)) / self.increment_s).to_integral_value(ROUND_CEILING)
         return max(steps * self.increment_s, Decimal(self.minimum_s or 0))
+
+
+def to_text(rows: Iterable[Price]) -> str:
+    """Write rows as a book's CSV text, which `parse` reads again."""
+    text = io.StringIO()
+    lines = csv.writer(text, lineterminator="\n")
+    lines.writerow(COLUMNS)
+    for price in rows:
+        steps = price.increment_s if price.product == "vm" else ""
+        minimum = "" if price.minimum_s is None else price.minimum_s
+        amounts = (f"{price.tier_start:f}", f"{price.usd:f}")
+        lines.writerow((*price.key, price.unit, *amounts, minimum, steps, price.valid_from, price.source))
+    return text.getvalue()
 
 
 def parse(text: str, name: str) -> list[Price]:
@@ -141,6 +157,8 @@ def _price(row: dict[str, str], where: str, line: int) -> Price:
         raise PriceBookError(
             f"{where}: item '{item}' of vm is not ACCELERATOR/INSTANCE/spot or .../on_demand"
         )
+    if product == "vm" and item.split("/")[1] == UNNAMED:
+        raise PriceBookError(f"{where}: item '{item}' of vm: write the instance type instead of {UNNAMED}")
     if product == "egress" and item not in EGRESS_CLASSES:
         raise PriceBookError(f"{where}: egress class '{item}' is none of {', '.join(EGRESS_CLASSES)}")
     if product == "store_egress" and item not in ("*", *STORE_CLASSES):
@@ -170,6 +188,7 @@ def _price(row: dict[str, str], where: str, line: int) -> Price:
         source=row["source"],
         line=line,
         increment_s=increment_s or 1,
+        origin=where,
     )
 
 

@@ -248,6 +248,13 @@ class SimWorld:
     def _preempt(self, vm: SimVm, cause: str) -> None:
         self.end(vm, "preempted", cause)
 
+    def take_back(self, vm: SimVm, notice_s: float | None) -> None:
+        """Preempt a VM `notice_s` after announcing it; None: now, without notice."""
+        if notice_s is None:
+            self._take(vm, "the provider took the VM back")
+        else:
+            self._notice(vm, self.now_s + notice_s)
+
     def touch(self, vm: SimVm) -> None:
         """Mark a VM as changed, so that the next list shows it anew."""
         self._unlisted.setdefault(vm.run, {})[vm.vm] = vm

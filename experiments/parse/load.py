@@ -22,6 +22,7 @@ from experiments.parse.document import Document
 from experiments.parse.matrix import Variant, choose, expand, is_matrix, several_words
 from experiments.parse.matrix_schema import with_matrix
 from experiments.parse.messages import problems_of, wrong_paths
+from experiments.parse.price_books import find_price_books
 from experiments.schema.errors import MatrixError, Problem, SpecError
 from experiments.schema.models import ExperimentSpec, PeerGroup
 
@@ -171,6 +172,7 @@ def _variants(path_or_name: str, requested: Sequence[str], shipped: bool) -> lis
 def _overridden(variant: Variant, overrides: Sequence[str]) -> ExperimentSpec:
     for override in overrides:
         _overrides.apply(variant.document, override)
+    find_price_books(variant.document)
     return _resolve(variant.document)
 
 

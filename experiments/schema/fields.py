@@ -8,11 +8,11 @@ from decimal import Decimal, InvalidOperation
 from typing import Annotated, Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field, PlainSerializer, PlainValidator, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, PlainValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError, PydanticKnownError
 
 from cloud.places import PlaceError, expand, nearest
-from cloud.prices.book import AUTO
+from cloud.prices.book import AUTO, names_of
 from experiments.averaging.methods import (
     COMPRESSION_FAMILIES,
     COMPRESSIONS,
@@ -118,6 +118,30 @@ def meanings(records: Sequence[Record]) -> str:
     return " ".join(f"{record.name}: {record.meaning}." for record in records)
 
 
+def joined_books(value: Any) -> Any:
+    """`[list-2026-11, mine.csv]` as `list-2026-11,mine.csv`; anything else as it is."""
+    if isinstance(value, list) and value and all(isinstance(name, str) for name in value):
+        return ",".join(value)
+    return value
+
+
+def _price_books(value: str) -> str:
+    """Check the form of `prices`; whether a file exists and is a book is checked where the experiment is read."""
+    known = (AUTO, *price_books())
+    for place, name in enumerate(names_of(value)):
+        if name.endswith(".csv"):
+            continue
+        if name not in known:
+            near = nearest(name[:80], known)
+            raise complain(
+                f"unknown price book '{name[:80]}' (known: {', '.join(known)}; or a file of yours, whose name ends in "
+                f".csv){near}"
+            )
+        if place and name == AUTO:
+            raise complain("'auto' must be the first of several price books")
+    return value
+
+
 def _shards(value: str) -> str:
     try:
         shard_urls(value)
@@ -178,7 +202,14 @@ GroupName = Annotated[
 ]
 EnvironmentName = Annotated[str, word("[A-Za-z_][A-Za-z0-9_]{0,99}", "an environment variable's name")]
 ModelName = Annotated[str, _one_of("model", lambda: tuple(models()))]
-PriceBook = Annotated[str, _one_of("price book", lambda: (AUTO, *price_books()))]
+PriceBook = Annotated[
+    str,
+    BeforeValidator(joined_books),
+    AfterValidator(_price_books),
+    WithJsonSchema(
+        {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]}
+    ),
+]
 NO_NETWORK = "none"  # for rented VMs, which have a real network
 NetworkName = Annotated[str, _one_of("network", lambda: (*networks(), NO_NETWORK))]
 Location = Annotated[str, AfterValidator(_location)]

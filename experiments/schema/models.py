@@ -297,7 +297,8 @@ class ExperimentSpec(_Section):
     limits: Limits = Field(default_factory=Limits, description="Rate limits on requesting VMs.")
     prices: f.PriceBook = Field(
         default="auto",
-        description="Price book. auto: the paper's for emulated runs, the newest for rented VMs.",
+        description="Price book: a name, a CSV file, or a list in which the rows of a later book replace those of earlier "
+        "ones ([auto, mine.csv]). auto: the paper's for emulated runs, the newest for rented VMs.",
     )
     seed: int = Field(
         default=0,

@@ -19,6 +19,7 @@ from experiments.parse import document as _document
 from experiments.parse.document import Document
 from experiments.parse.load import find, load_all
 from experiments.parse.messages import problems_of
+from experiments.parse.price_books import absolute_books
 from experiments.schema import fields as f
 from experiments.schema.errors import MatrixError, Problem, SpecError
 from experiments.schema.models import ExperimentSpec
@@ -312,7 +313,7 @@ def _check_compared_rows(spec: StudySpec, members: Sequence[Member], document: D
 
 def _experiments(entry: StudyEntry, study: Path, overrides: Sequence[str]) -> list[ExperimentSpec]:
     """Load an entry's experiments: a bare name from the library, a file relative to the study. Raises SpecError."""
-    given, every = entry.experiment, [*_overrides(entry), *overrides]
+    given, every = entry.experiment, [*_overrides(entry, study), *overrides]
     if "/" not in given and not given.endswith((".yaml", ".yml")):
         return load_all(given, every, entry.matrix, shipped=True)
     path = _relative(
@@ -333,8 +334,10 @@ def _relative(study: Path, name: str) -> Path:
     return study.parent / Path(name).expanduser()
 
 
-def _overrides(entry: StudyEntry) -> list[str]:
-    return [f"{key}={json.dumps(value)}" for key, value in entry.set.items()]
+def _overrides(entry: StudyEntry, study: Path) -> list[str]:
+    """The entry's `set` as `--set` arguments; price books are files beside the study."""
+    beside = {k: absolute_books(v, study.parent) if k == "prices" else v for k, v in entry.set.items()}
+    return [f"{key}={json.dumps(value)}" for key, value in beside.items()]
 
 
 def _at_entry(error: SpecError, document: Document, at: int, entry: StudyEntry) -> list[Problem]:

@@ -1,7 +1,9 @@
 """Granularity, calculation and communication: by epoch and peer, averaged over peers, then over epochs.
 
 Granularity is calculation time / communication time (Erben et al. 2023, eq. 1), both by wall clock. This also holds if
-they overlap (`swarm.overlap`); their sum is then longer than the epoch.
+they overlap (`swarm.overlap`); their sum is then longer than the epoch. There are two means: of the epochs' ratios
+(`granularity`), which one epoch with hardly any communication can double, and the ratio of the mean seconds
+(`granularity_of_means`), which is shown beside those seconds.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ import math
 from collections.abc import Iterable
 
 from metrics.epochs.throughput import SwarmEpoch, measured
-from metrics.stats import Estimate, mean_interval
+from metrics.stats import Estimate, Spread, mean_interval, ratio_interval, spread
 
 
 def epoch_granularity(epoch: SwarmEpoch) -> float | None:
@@ -22,6 +24,26 @@ def epoch_granularity(epoch: SwarmEpoch) -> float | None:
 def granularity(epochs: Iterable[SwarmEpoch]) -> Estimate | None:
     """Return the mean granularity of the measured epochs. None if there is none."""
     return mean_interval([g for e in measured(epochs) if (g := epoch_granularity(e)) is not None])
+
+
+def granularity_of_means(epochs: Iterable[SwarmEpoch]) -> Estimate | None:
+    """Return mean calculation / mean communication of the measured epochs: `calculation` / `communication`.
+
+    None without a measured epoch, and if no peer ever communicated.
+    """
+    chosen = [e for e in measured(epochs) if e.peers]
+    calc_s = [_mean_calc_s(e) for e in chosen]
+    comm_s = [_mean_comm_s(e) for e in chosen]
+    return ratio_interval(calc_s, comm_s) if any(comm_s) else None
+
+
+def granularity_spread(epochs: Iterable[SwarmEpoch]) -> Spread | None:
+    """Return the least, median and most of the measured epochs' own mean calculation / mean communication.
+
+    `granularity_of_means` lies between the least and the most. None if no peer ever communicated.
+    """
+    chosen = [(_mean_calc_s(e), _mean_comm_s(e)) for e in measured(epochs) if e.peers]
+    return spread([calc_s / comm_s for calc_s, comm_s in chosen if comm_s])
 
 
 def granularity_phase_timed(epochs: Iterable[SwarmEpoch]) -> Estimate | None:
@@ -40,9 +62,7 @@ def granularity_phase_timed(epochs: Iterable[SwarmEpoch]) -> Estimate | None:
 
 def calculation(epochs: Iterable[SwarmEpoch]) -> Estimate | None:
     """Return the calculation seconds per peer and epoch: mean over peers, then over the measured epochs."""
-    return mean_interval(
-        [math.fsum(p.calc_s for p in e.peers) / len(e.peers) for e in measured(epochs) if e.peers]
-    )
+    return mean_interval([_mean_calc_s(e) for e in measured(epochs) if e.peers])
 
 
 def communication(epochs: Iterable[SwarmEpoch]) -> Estimate | None:
@@ -50,7 +70,7 @@ def communication(epochs: Iterable[SwarmEpoch]) -> Estimate | None:
 
     None if no peer ever synchronised (a plain training loop).
     """
-    means = [math.fsum(p.comm_s for p in e.peers) / len(e.peers) for e in measured(epochs) if e.peers]
+    means = [_mean_comm_s(e) for e in measured(epochs) if e.peers]
     return mean_interval(means) if any(means) else None
 
 
@@ -58,3 +78,11 @@ def overlapped(epochs: Iterable[SwarmEpoch]) -> Estimate | None:
     """Return the communication seconds during which a peer calculated. None if no round overlapped with calculation."""
     means = [math.fsum(p.overlapped_s for p in e.peers) / len(e.peers) for e in measured(epochs) if e.peers]
     return mean_interval(means) if any(means) else None
+
+
+def _mean_calc_s(epoch: SwarmEpoch) -> float:
+    return math.fsum(p.calc_s for p in epoch.peers) / len(epoch.peers)
+
+
+def _mean_comm_s(epoch: SwarmEpoch) -> float:
+    return math.fsum(p.comm_s for p in epoch.peers) / len(epoch.peers)

@@ -23,3 +23,9 @@ def records_since_restart(records: Iterable[EpochRecord], vms: Iterable[VmRecord
         kept.append(record)
         last_end_s = max(last_end_s, record.ended_s, ended.get(record.vm, math.inf))
     return kept
+
+
+def records_before_restart(records: Iterable[EpochRecord], vms: Iterable[VmRecord]) -> list[EpochRecord]:
+    """Return the records before training last restarted from scratch, sorted by their start; none, if it never did."""
+    everything = sorted(records, key=lambda r: r.began_s)
+    return everything[: len(everything) - len(records_since_restart(everything, vms))]

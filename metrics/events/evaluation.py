@@ -18,6 +18,21 @@ class HeldOut:
     samples: int | None  # held-out samples; None: the number differs between peers
 
 
+def heldout_given(document: Mapping[str, Any]) -> bool | None:
+    """Whether an experiment's document names held-out data; None if it has nothing about data (imported, old runs)."""
+    data: Mapping[str, Any] | None = document.get("data")
+    if "data" not in document:
+        return None
+    return bool(data and data.get("heldout"))
+
+
+def accuracy_words(accuracy: float | None, given: bool | None) -> str:
+    """Format an accuracy as a percentage; without one, `no held-out data given` or `unknown`."""
+    if accuracy is None:
+        return "no held-out data given" if given is False else "unknown"
+    return f"{accuracy:.1%}"
+
+
 def held_out(evaluations: Iterable[Mapping[str, Any]] | None) -> HeldOut | None:
     """Compute the result from meta's `evaluations`. None without any."""
     known = [e for e in evaluations or [] if e.get("accuracy") is not None]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from cloud.sky.skypilot.catalog_files import catalog_folder, read_catalog
@@ -16,10 +16,15 @@ from orchestrator.home import stored_owner
 _OLD_DAYS = 14
 
 
-def credentials(environ: Mapping[str, str], wanted: bool) -> list[Finding]:
-    """One finding per cloud. `wanted`: a run on rented VMs is requested, so at least one cloud must be usable."""
-    accesses = [cloud_access(vendor, environ) for vendor in RENTABLE.values()]
-    none = wanted and all(access.lacks for access in accesses)
+def credentials(
+    environ: Mapping[str, str], names: Iterable[str] = RENTABLE, *, wanted: bool, each: bool = False
+) -> list[Finding]:
+    """One finding per cloud of `names`.
+
+    `wanted`: a run on rented VMs is requested, so at least one of the clouds must be usable, or with `each` all.
+    """
+    accesses = [cloud_access(RENTABLE[name], environ) for name in names]
+    needed = wanted and (each or all(access.lacks for access in accesses))
     found: list[Finding] = []
     for access in accesses:
         name = f"credentials {access.cloud}"
@@ -31,7 +36,7 @@ def credentials(environ: Mapping[str, str], wanted: bool) -> list[Finding]:
             )
         else:
             where = f"{access.lacks} ({access.found})" if access.found else access.lacks
-            found.append(Finding(name, "missing" if none else "warning", where, access.next))
+            found.append(Finding(name, "missing" if needed else "warning", where, access.next))
     return found
 
 
@@ -46,11 +51,11 @@ def owner(home: Path) -> Finding:
     )
 
 
-def catalogs(environ: Mapping[str, str]) -> list[Finding]:
-    """Age of the catalogs whose prices a plan would use."""
+def catalogs(environ: Mapping[str, str], names: Iterable[str] = RENTABLE) -> list[Finding]:
+    """Age of the catalogs of these clouds, whose prices a plan would use."""
     folder = catalog_folder(environ)
     found: list[Finding] = []
-    for cloud in RENTABLE:
+    for cloud in names:
         name, read = f"catalog {cloud}", read_catalog(folder, cloud)
         if isinstance(read, str):
             found.append(

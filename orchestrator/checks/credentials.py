@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+from cloud.targets import skypilot_install
 from cloud.vendors import CredentialFile, Vendor
 
 
@@ -28,15 +29,20 @@ def cloud_access(vendor: Vendor, environ: Mapping[str, str]) -> CloudAccess:
     found = _credentials(vendor, environ)
     if not found:
         return CloudAccess(vendor.name, "", "no credentials", vendor.sign_in)
-    missing = [name for name in vendor.packages if not package_there(name)]
+    missing = missing_packages(vendor)
     if missing:
         return CloudAccess(
             vendor.name,
             found,
             f"package {', '.join(missing)} is not installed",
-            f"`pip install 'skypilot[{vendor.name}]'`",
+            f"`{skypilot_install([vendor.name])}` in a clone of orch",
         )
     return CloudAccess(vendor.name, found, "", "")
+
+
+def missing_packages(vendor: Vendor) -> tuple[str, ...]:
+    """Packages that SkyPilot needs for this cloud and that are not installed."""
+    return tuple(name for name in vendor.packages if not package_there(name))
 
 
 def package_there(name: str) -> bool:

@@ -20,7 +20,6 @@ from cloud.targets import TARGETS
 from orchestrator.checks.findings import Finding
 
 _PORTS = {46580: "SkyPilot's API server", 50011: "the queue of SkyPilot's API server"}
-_EXTRA = {"ray": "local", "hivemind": "local", "torch": "local", "webdataset": "local", "skypilot": "sky"}
 _SKYPILOT = "0.14."
 _API_SERVER_BYTES = 2_000_000_000  # its eight processes; measured with SkyPilot 0.14.1
 
@@ -46,19 +45,17 @@ def versions(on: str) -> list[Finding]:
         Finding("version python", "ok", platform.python_version()),
         Finding("version orch", "ok", version("orch")),
     ]
+    install = f"`{TARGETS[on].install}` in a clone of orch"
     for package in TARGETS[on].packages:
         try:
             there = version(package)
             known = package != "skypilot" or there.startswith(_SKYPILOT)
             hint = (
-                ""
-                if known
-                else f"run `pip install -e '.[sky]'` in a clone of orch for SkyPilot {_SKYPILOT}x, the version orch is tested with"
+                "" if known else f"run {install} for SkyPilot {_SKYPILOT}x, the version orch is tested with"
             )
             found.append(Finding(f"version {package}", "ok" if known else "warning", there, hint))
         except PackageNotFoundError:
-            hint = f"`pip install -e '.[{_EXTRA[package]}]'` in a clone of orch"
-            found.append(Finding(f"version {package}", "missing", "not installed", hint))
+            found.append(Finding(f"version {package}", "missing", "not installed", install))
     return found
 
 

@@ -58,7 +58,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "study": ("study", "Run studies, or draw several runs on one page."),
     "compare": (
         "compare",
-        "Compare runs or a study with the published figures.",
+        "Compare runs with each other and with the published figures.",
     ),
     "stop": (
         "end",

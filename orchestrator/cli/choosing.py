@@ -1,10 +1,19 @@
-"""The option that selects experiments of a file with a `matrix:`."""
+"""Options that several commands share: the target, and the experiments of a file with a `matrix:`."""
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Annotated
 
 import typer
+
+
+class Where(StrEnum):
+    """Where VMs run: emulated on this machine, or rented through SkyPilot."""
+
+    local = "local"
+    sky = "sky"
+
 
 MatrixOption = Annotated[
     list[str] | None,

@@ -91,9 +91,11 @@ def _missing(module: str) -> Verdict:
     package = module.partition(".")[0]
     if package in ("orchestrator", "experiments", "cloud", "metrics", "analysis"):
         return Verdict(FAILED, None)
-    extra = "sky" if package == "sky" else "local"
+    from cloud.targets import LOCAL, SKY
+
+    install = (SKY if package == "sky" else LOCAL).install
     return Verdict(
         WRONG,
         f"{package} is not installed in {sys.prefix}, and this command needs it; "
-        f"run `{sys.executable} -m pip install -e '.[{extra}]'` in a clone of orch",
+        f"run `{install}` in a clone of orch",
     )

@@ -161,10 +161,10 @@ def _interrupted(run_id: str, home: Path) -> Outcome | None:
     """Handle Ctrl-C. Returns None when the user chose to continue following."""
     try:
         if is_interactive():
-            say(
-                f"\nInterrupted. [t]ear down {run_id}, [l]eave it running, or continue following (any other key)?"
-            )
-            say("Press Ctrl-C again to leave it running.")
+            say(f"\nInterrupted. What should happen to {run_id}?")
+            say("  t, then Enter: tear it down")
+            say("  l, then Enter, or Ctrl-C again: leave it running")
+            say("  only Enter: continue following it")
             answer = input().strip().lower()[:1]
             if answer == "l":
                 return _detached(run_id)

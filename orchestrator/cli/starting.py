@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from importlib.metadata import version
 from random import SystemRandom
@@ -16,9 +17,16 @@ from experiments.schema.models import ExperimentSpec
 from orchestrator.cli.render.assumed import assumed_paths
 from orchestrator.errors import UsageError
 from orchestrator.home import new_run_id
+from orchestrator.launch.machine_checks import machine_obstacles
+from orchestrator.launch.obstacles import verdict_lines
 from orchestrator.launch.plan_run import RunPlan, host_cores, plan_run
 
 _RUN_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
+
+
+def today() -> date:
+    """The day on which prices are compared with their dates (UTC)."""
+    return datetime.now(UTC).date()
 
 
 def plan_for(
@@ -37,7 +45,14 @@ def plan_for(
         approved=approved,
         check_prices=check_prices,
         notes=() if TARGETS[on].rents else assumed_paths(spec),
+        today=today(),
     )
+
+
+def plan_verdict(plan: RunPlan) -> list[str]:
+    """Say whether the plan can be launched, followed by every obstacle, those on this machine included."""
+    against = (*plan.obstacles, *machine_obstacles(plan.spec, plan.on, os.environ))
+    return verdict_lines(plan.spec.name, plan.on, against)
 
 
 def plan_json(plan: RunPlan) -> str:

@@ -23,7 +23,7 @@ from orchestrator.controller.json_log import log_to
 from orchestrator.controller.loop import Shells, abort, run_to_the_end
 from orchestrator.controller.own_environment import adopt_environment
 from orchestrator.controller.prometheus import MetricsServer, RunCollector
-from orchestrator.controller.records import written_until_s
+from orchestrator.controller.records import journal_takeover, written_until_s
 from orchestrator.controller.spending import spent_of
 from orchestrator.controller.stop_mark import asked_to_stop
 from orchestrator.controller.tick import Pace, Shell
@@ -33,7 +33,7 @@ from orchestrator.disk_reserve import free_reserve
 from orchestrator.errors import UsageError
 from orchestrator.launch.peer_request import RunRequests
 from orchestrator.metrics_address import address_of
-from orchestrator.ray.processes import identity, is_alive
+from orchestrator.ray.processes import identity, is_alive, named_for
 from orchestrator.ray.session import claim
 
 NAMESPACE = "orch"
@@ -77,10 +77,15 @@ class ControllerActor:
             provider = partial(make_provider, str(meta.provider), str(self._folder))
             seed = f"{meta.run_id}-{time.time_ns()}"  # jitter must differ after a restart
             adopt = partial(adopt_environment, self._folder)
-            self._calls = RayCalls(provider, time.monotonic, meta.max_parallel_calls, adopt)
+            self._calls = RayCalls(
+                provider, time.monotonic, self._folder.name, meta.max_parallel_calls, adopt
+            )
             self._close_s = meta.close_deadline_s
             events = store.records("events")
             self._now_s = run_clock(self._folder, not_before_s=written_until_s(store, events))
+            earlier = _read_controller_file(self._folder)
+            if earlier and meta.status == "running":
+                journal_takeover(store, events, int(earlier["pid"]), os.getpid(), self._now_s())
             make_shell = partial(
                 Shell,
                 store,
@@ -191,7 +196,7 @@ def start_actor(run_folder: Path, home: Path) -> Any:
         "get_if_exists": True,
         "scheduling_strategy": here,
     }
-    remote: Any = ray.remote(ControllerActor)
+    remote: Any = ray.remote(named_for(run_folder.name, ControllerActor))
     deadline = time.monotonic() + 60.0
     while True:
         actor = remote.options(**options).remote(str(run_folder), str(home))

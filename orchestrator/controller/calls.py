@@ -18,6 +18,7 @@ from cloud.provider import (
     QuotaError,
 )
 from orchestrator.core.events import Refusal
+from orchestrator.ray.processes import named_for
 
 _log = logging.getLogger("orchestrator.controller")
 
@@ -162,16 +163,17 @@ class RayCalls:
         self,
         make_provider: Callable[[], Provider],
         monotonic_s: Callable[[], float],
+        run_id: str,
         max_parallel: int = 8,
         prepare: Callable[[], None] | None = None,
     ) -> None:
-        """`prepare` is called in each worker before anything else."""
+        """`prepare` is called in each worker before anything else. `run_id`: for the titles of their processes."""
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         # Providers act on this machine, so their workers must run here even in a larger cluster.
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        worker: Any = ray.remote(_CallWorker)
+        worker: Any = ray.remote(named_for(run_id, _CallWorker))
         self._prepare = prepare
         self._worker_class = worker.options(num_cpus=0, max_restarts=0, scheduling_strategy=here)
         self._idle: list[Any] = []

@@ -163,9 +163,11 @@ def snapshot(run_id: str, home: Path) -> dict[str, Any]:
     `{"run_id", "experiment" (name), "status", "error", "target", "emulated", "scales", "host_contended"
     (None: unknown), "started_s", "ended_s", "at_s", "elapsed_s", "controller" ("alive"|"none"),
     "peers": [{"slot", "vm", "generation", "state", "phase", "location", "accelerator", "use_spot",
-    "usd_per_h", "epoch", "samples", "sps", "preemptions", "cause", "since_s",
+    "usd_per_h", "epoch" (in progress, from 1), "samples", "sps" (while calculating, raw; the three are None
+    without a VM that reported), "preemptions", "cause", "since_s",
     "clock_skew_s" (how far its VM's clock is ahead of this machine's; None: not measured)}], "epoch": {"current",
-    "last", "completed", "warmup", "measured", "samples", "target", "sps", "eta_s"}, "granularity":
+    "last", "completed", "warmup", "measured", "samples", "target", "sps" (sum of the peers' rates, None while none
+    trains), "eta_s"}, "throughput_sps" (of the measured epochs, by wall clock and at full scale), "granularity":
     float|None, "cost": {"spent_usd", "usd_per_h", "budget_usd", "estimated_usd"} (strings or None, at full scale), "paused_s",
     "dropped_rounds", "events": [{"at_s", "slot", "text"}] (last 20), "warnings": [str], "metrics_url" (for
     Prometheus; None: not served)}`. Raises StoreError.

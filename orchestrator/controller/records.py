@@ -16,7 +16,7 @@ from metrics.records import EventRecord, VmEnd, VmRecord, end_cause
 from metrics.store.database import RunStore
 from orchestrator.controller.json_log import about
 from orchestrator.core.events import MONITOR, Fact
-from orchestrator.core.journal import preempted_vm
+from orchestrator.core.journal import preempted_vm, taken_over
 from orchestrator.core.state import RunState, SlotState
 
 _log = logging.getLogger("orchestrator.controller")
@@ -70,13 +70,7 @@ class Rows:
         """Append facts durably, and log each of them."""
         rows: list[EventRecord] = []
         for fact in facts:
-            rows.append(
-                EventRecord(
-                    seq=self._seq + len(rows), at_s=now_s, kind=fact.kind, slot=fact.slot,
-                    generation=fact.generation, vm=fact.vm, from_state=fact.from_state,
-                    to_state=fact.to_state, cause=fact.cause, data_json=fact.data_json,
-                )
-            )  # fmt: skip
+            rows.append(_event(fact, self._seq + len(rows), now_s))
             self._remember(fact, now_s)
             _log.info(
                 "%s %s %s -> %s: %s", fact.kind, fact.vm, fact.from_state, fact.to_state, fact.cause,
@@ -274,6 +268,20 @@ def internal_nodes(
         elif address not in addresses:
             addresses[address] = max(vms, key=lambda o: o.requested_at_s).vm
     return found
+
+
+def journal_takeover(
+    store: RunStore, events: Sequence[EventRecord], earlier_pid: int, pid: int, now_s: float
+) -> None:
+    """Append to the journal `events` that a controller continues for an earlier one. Raises StoreError."""
+    store.append("events", [_event(taken_over(earlier_pid, pid), events[-1].seq + 1, now_s)])
+
+
+def _event(fact: Fact, seq: int, at_s: float) -> EventRecord:
+    return EventRecord(
+        seq=seq, at_s=at_s, kind=fact.kind, slot=fact.slot, generation=fact.generation, vm=fact.vm,
+        from_state=fact.from_state, to_state=fact.to_state, cause=fact.cause, data_json=fact.data_json,
+    )  # fmt: skip
 
 
 def written_until_s(store: RunStore, events: Sequence[EventRecord]) -> float:

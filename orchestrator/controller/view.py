@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -10,19 +10,23 @@ from cloud.clock import MAX_SKEW_S, SET_CLOCK_HINT
 from cloud.prices.book import PriceBookError
 from metrics.cost.bill import CostSoFar, bill_so_far, cost_so_far
 from metrics.cost.ledger import Ledger, Terms
-from metrics.epochs.granularity import granularity
+from metrics.epochs.granularity import granularity_of_means
+from metrics.epochs.restarts import records_since_restart
 from metrics.epochs.scaling import full_scale_epochs
-from metrics.epochs.throughput import swarm_epochs
+from metrics.epochs.throughput import SwarmEpoch, swarm_epochs, throughput
 from metrics.host_load import describe_host
-from metrics.records import EgressRecord, EpochRecord, ProgressRecord, VmEnd, VmRecord
+from metrics.records import SWARM_LOST, EgressRecord, EpochRecord, ProgressRecord, VmEnd, VmRecord
 from metrics.run import first_trained_s, last_epoch_of, terms_of
+from metrics.stats import Estimate
 from metrics.store.database import RunStore
 from metrics.store.meta import RunMeta
 from orchestrator.core.journal import JournalError, replay
-from orchestrator.core.state import Slot
+from orchestrator.core.policy import clock
+from orchestrator.core.state import Slot, SlotState
 
 _EVENTS = 20
 _SKEW_SHOWN_S = 2.0  # smaller clock differences are not reported
+_KINDS = {SWARM_LOST: "all peers lost"}  # kinds of events whose code says too little
 
 
 def snapshot_of(store: RunStore, now_s: float, controller_alive: bool) -> dict[str, Any]:
@@ -31,7 +35,13 @@ def snapshot_of(store: RunStore, now_s: float, controller_alive: bool) -> dict[s
     events = store.records("events")
     epochs: list[EpochRecord] = store.records("epochs")
     progress: list[ProgressRecord] = store.records("progress")
+    vms: list[VmRecord] = store.records("vms")
+    full_scale = _full_scale_epochs(store, meta, epochs, progress, vms)
     warnings = list(meta.warnings)
+    lost_s = [e.at_s for e in events if e.kind == SWARM_LOST]
+    if lost_s:
+        times = ", ".join(clock(at_s) for at_s in lost_s)
+        warnings.append(f"all peers were lost, and with them what was learned, at {times} UTC")
     imported = meta.imported is not None
     paused_s: float | None = None  # unknown
     try:
@@ -60,7 +70,7 @@ def snapshot_of(store: RunStore, now_s: float, controller_alive: bool) -> dict[s
         warnings.append(f"{count} records of peers were dropped: {reason}")
     document = meta.document
     preempted: dict[str, int] = {}
-    for row in store.records("vms"):
+    for row in vms:
         preempted[row.slot] = preempted.get(row.slot, 0) + (row.end is VmEnd.PREEMPTED)
     return {
         "run_id": meta.run_id,
@@ -76,14 +86,29 @@ def snapshot_of(store: RunStore, now_s: float, controller_alive: bool) -> dict[s
         "at_s": at_s,
         "elapsed_s": None if started_s is None else at_s - started_s,
         "controller": "alive" if controller_alive else "none",
-        "peers": [_logged_peer(row, epochs) for row in store.records("vms")]
+        "peers": [_logged_peer(row, epochs) for row in vms]
         if imported
         else [
-            _peer(s, document, events, _last(progress, s.vm), preempted.get(s.name, 0), meta.clock_skew_s)
+            _peer(
+                s,
+                document,
+                events,
+                _last(progress, s.vm) if s.vm else None,
+                last_epoch_of(meta),
+                preempted.get(s.name, 0),
+                meta.clock_skew_s,
+            )
             for s in slots
         ],
-        "epoch": _epoch(meta, epochs, _last(progress, "")),
-        "granularity": _granularity(meta, epochs, progress, store),
+        "epoch": _epoch(
+            meta,
+            records_since_restart(epochs, vms),
+            _last(progress, ""),
+            since_s=max(lost_s, default=0.0),
+            training=any(s.state is SlotState.TRAINING for s in slots),
+        ),
+        "throughput_sps": _value(throughput(full_scale)),
+        "granularity": _value(granularity_of_means(full_scale)),
         "cost": {
             "spent_usd": _text(cost.spent_usd),
             "usd_per_h": _text(cost.usd_per_h),
@@ -133,6 +158,7 @@ def _peer(
     document: Mapping[str, Any],
     events: list[Any],
     last: ProgressRecord | None,
+    last_epoch: int | None,
     preempted: int,
     skews: Mapping[str, float],
 ) -> dict[str, Any]:
@@ -148,7 +174,7 @@ def _peer(
         "accelerator": place.accelerator,
         "use_spot": place.use_spot,
         "usd_per_h": _text(place.usd_per_h),
-        "epoch": None if last is None else last.epoch,
+        "epoch": None if last is None else _from_1(last.epoch, last_epoch),
         "samples": None if last is None else last.samples,
         "sps": None if last is None else last.sps,
         "preemptions": preempted,
@@ -192,35 +218,58 @@ def _clocks(skews: Mapping[str, float]) -> list[str]:
     ]
 
 
-def _epoch(meta: RunMeta, epochs: list[EpochRecord], swarm: ProgressRecord | None) -> dict[str, Any]:
-    """Raw samples and rates; `current` is the epoch in progress."""
+def _epoch(
+    meta: RunMeta,
+    epochs: Sequence[EpochRecord],
+    swarm: ProgressRecord | None,
+    *,
+    since_s: float,
+    training: bool,
+) -> dict[str, Any]:
+    """Raw samples and rates; `current` is the epoch in progress.
+
+    `since_s`: when all peers were last lost; what was recorded before it does not count. `training`: whether a
+    peer trains now; otherwise the last rate and time left say nothing about now.
+    """
     warmup, measured = meta.warmup_epochs, meta.epochs
-    done = max((e.epoch for e in epochs), default=0)
+    done = max((e.epoch for e in epochs if e.ended_s >= since_s), default=0)
+    swarm = None if swarm is None or swarm.at_s < since_s else swarm
     if meta.imported:  # its number of epochs was not planned
         measured = max(done - warmup, 0)
-    current = max(done, swarm.epoch if swarm else 0) + 1
     return {
-        "current": min(current, warmup + measured),
+        "current": _from_1(max(done, swarm.epoch if swarm else 0), warmup + measured),
         "last": warmup + measured,
         "completed": done,
         "warmup": warmup,
         "measured": measured,
         "samples": swarm.samples if swarm else None,
         "target": meta.raw_target_batch_size,
-        "sps": swarm.sps if swarm else None,
-        "eta_s": swarm.eta_s if swarm else None,
+        "sps": swarm.sps if swarm and training else None,
+        "eta_s": swarm.eta_s if swarm and training else None,
     }
 
 
-def _granularity(
-    meta: RunMeta, epochs: list[EpochRecord], progress: list[ProgressRecord], store: RunStore
-) -> float | None:
-    if not epochs:
-        return None
+def _from_1(epochs: int, last: int | None) -> int:
+    """The epoch in progress after `epochs` completed ones, counted from 1; after the last one, that one."""
+    return epochs + 1 if last is None else min(epochs + 1, last)
+
+
+def _full_scale_epochs(
+    store: RunStore,
+    meta: RunMeta,
+    epochs: list[EpochRecord],
+    progress: list[ProgressRecord],
+    vms: list[VmRecord],
+) -> list[SwarmEpoch]:
+    """The swarm's epochs at full scale, as in the report."""
     terms, _ = terms_of(meta)
-    raw = swarm_epochs(epochs, meta.warmup_epochs, progress, terms.raw_target, store.records("vms"))
-    found = granularity(full_scale_epochs(raw, terms.scales, terms.raw_target))
-    return None if found is None else found.value
+    watched = store.records("swarm_epochs")
+    raw = swarm_epochs(epochs, meta.warmup_epochs, progress, terms.raw_target, vms, watched)
+    return full_scale_epochs(raw, terms.scales, terms.raw_target)
+
+
+def _value(estimate: Estimate | None) -> float | None:
+    return None if estimate is None else estimate.value
 
 
 def _last(progress: list[ProgressRecord], vm: str) -> ProgressRecord | None:
@@ -228,12 +277,15 @@ def _last(progress: list[ProgressRecord], vm: str) -> ProgressRecord | None:
 
 
 def _is_shown(event: Any) -> bool:
-    return event.from_state != event.to_state or event.kind in ("run_created", "zone", "cause")
+    return event.from_state != event.to_state or event.kind in (
+        *("run_created", "zone", "cause", "controller"),
+        SWARM_LOST,
+    )
 
 
 def _event(event: Any) -> dict[str, Any]:
     vm = f" {event.vm}" if event.vm else ""
-    text = f"{event.to_state or event.kind}{vm}: {event.cause}"
+    text = f"{event.to_state or _KINDS.get(event.kind, event.kind)}{vm}: {event.cause}"
     return {"at_s": event.at_s, "slot": event.slot, "text": text}
 
 

@@ -42,7 +42,7 @@ class WorkingState:
         self.zones = {z.market: z for z in state.zones}
         self.requested_s = deque(state.requested_s)
         self.replaced_s = deque(state.replaced_s)
-        self.over = self.done = self.live = self.held = self.able = self.taken = 0
+        self.over = self.done = self.live = self.held = self.able = self.taken = self.training = 0
         self.first_done_s = float("inf")
         self.unconfirmed: set[int] = set()  # requested, not yet confirmed by the provider
         self.ending: set[int] = set()
@@ -203,6 +203,7 @@ class WorkingState:
         self.live += by * (state in LIVE)
         self.taken += by * (state in LIVE and state is not SlotState.PROVISIONING)
         self.held += by * bool(slot.vm or slot.ending)
+        self.training += by * (state is SlotState.TRAINING)
         able = state is SlotState.TRAINING or (state is SlotState.JOINING and slot.phase in READY)
         self.able += by * (able and slot.phase != "leaving")
         if state is SlotState.DONE and by > 0:

@@ -16,7 +16,7 @@ from decimal import Decimal
 from functools import cache
 from typing import Any, get_args, get_type_hints
 
-from metrics.records import EventRecord
+from metrics.records import SWARM_LOST, EventRecord
 from orchestrator.core.events import Fact
 from orchestrator.core.limits import record_request
 from orchestrator.core.policy import clock, first_place, times
@@ -49,6 +49,22 @@ def created(spec: RunSpec) -> Fact:
 def note(kind: str, cause: str, slot: str = "", generation: int = -1, vm: str = "") -> Fact:
     """A row that changes no state: information for readers."""
     return Fact(kind, slot, generation, vm, "", "", cause, "{}")
+
+
+def swarm_lost(after: RunState, joining: int) -> Fact:
+    """The row for the loss of every peer that trained. `joining`: peers that could train and may have the state."""
+    cause = "every peer that trained is lost, and with them what was learned"
+    if not after.stop_status:
+        cause += "; training restarts at epoch 1"
+        cause += ", unless one that was joining has loaded the state" if joining else ""
+    return note(SWARM_LOST, cause)
+
+
+def taken_over(earlier_pid: int, pid: int) -> Fact:
+    """The row for a controller that continues the run of an earlier one."""
+    return note(
+        "controller", f"the controller was replaced: process {pid} continues for process {earlier_pid}"
+    )
 
 
 def facts(

@@ -31,7 +31,7 @@ from orchestrator.core.events import (
     Tick,
 )
 from orchestrator.core.indexed_state import WorkingState, working_state
-from orchestrator.core.journal import facts
+from orchestrator.core.journal import facts, swarm_lost
 from orchestrator.core.limits import over_budget
 from orchestrator.core.monitor import monitor_lost, monitor_observed
 from orchestrator.core.placement import place_waiting_slots
@@ -68,14 +68,18 @@ def _do(state: RunState, events: Sequence[Event], jitter: Jitter) -> Step:
     rows: list[Fact] = []
     instructions: list[Instruction] = []
     for event in events:
-        before = work.run
+        before, trained = work.run, work.training
         instructions += _apply(work, event, jitter)
+        # Peers of a run that stops or finishes end on purpose.
+        lost = bool(trained) and not work.training and not work.done and not work.run.stop_status
         _settle(work, event.now_s)
         if isinstance(event, Tick):
             instructions += _due_instructions(work, event.now_s)
         changed, zones = work.touched()
         if changed or zones or work.run is not before:
             rows += facts(before, work.run, changed, zones)
+        if lost:
+            rows.append(swarm_lost(work.run, work.able))
     return Step(work.freeze(), tuple(rows), tuple(instructions))
 
 

@@ -1,4 +1,4 @@
-"""The plan of a run: experiment, prices, scales, limits and a possible refusal, computed once.
+"""The plan of a run: experiment, prices, scales, limits and obstacles to a launch, computed once.
 
 The CLI renders a `RunPlan`, `orchestrator.saved_plan` stores its document, and `prepare` creates the run from
 it.
@@ -9,24 +9,28 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from datetime import date
 from decimal import Decimal
 from typing import Any, NamedTuple
 
 from analysis.planning.plan import TOLERANCE, Quoter, book_quoter, plan_of
 from cloud.prices.book import PriceBook, load_for, newest
+from cloud.prices.missing import MissingPrice
 from cloud.targets import TARGETS, Target
 from experiments.catalog import models, step_time
 from experiments.emulation.scales import EmulationPlan, resolve_emulation
 from experiments.schema.errors import SpecError
 from experiments.schema.models import ExperimentSpec
+from experiments.wire.orders import MAX_PEERS
 from orchestrator.core.state import RunSpec
-from orchestrator.errors import RefusedError, UsageError
-from orchestrator.launch.rent_checks import obstacles
+from orchestrator.errors import RefusedError, StalePlanError
+from orchestrator.launch.local_checks import local_obstacles
+from orchestrator.launch.obstacles import Obstacle, ObstacleCode, of_error, refusal
+from orchestrator.launch.rent_checks import rent_obstacles
 from orchestrator.launch.rented import full_scale_emulation, patient, planned_quoter
-from orchestrator.launch.run_spec import check_money, run_spec
+from orchestrator.launch.run_spec import check_money, how_to_add, run_spec
 from orchestrator.quotes import sky_quoter
 
-_CANNOT = "cannot be launched"  # start of a refusal's note
 _UNNAMED = "planned"  # the run's id until it has one
 
 
@@ -40,12 +44,10 @@ class RunPlan:
     emulation: (
         EmulationPlan | None
     )  # None: a rented run whose scales cannot be resolved, and which is refused
-    # What is shown and stored, in JSON types (`analysis.planning.plan.Plan.as_dict`).
+    # What is shown and stored, in JSON types (`analysis.planning.plan.Plan.as_dict`, `launchable`, `obstacles`).
     document: Mapping[str, Any]
     core: RunSpec | None  # input of the controller's core, without the run's id; None: refused
-    refusal: RefusedError | UsageError | SpecError | None  # why budget, limits or scales prevent a launch
-    obstacles: tuple[str, ...]  # notes of the document that say why it cannot be launched as it is
-    unrentable: tuple[str, ...]  # what stands against renting its VMs, a sentence each; `preflight` raises it
+    obstacles: tuple[Obstacle, ...]  # why it cannot be launched as it is, on any machine
 
     @property
     def target(self) -> Target:
@@ -55,17 +57,13 @@ class RunPlan:
     def launchable(self, run_id: str) -> tuple[EmulationPlan, RunSpec]:
         """The scales and the core's specification for the run with this id.
 
-        Raises RefusedError if a required price is unknown or a limit cannot be kept, UsageError, SpecError.
+        Raises RefusedError (money is among the obstacles), UsageError.
         """
-        if self.refusal is not None:
-            raise self.refusal
+        if self.obstacles:
+            raise refusal(self.spec.name, self.on, self.obstacles)
         assert self.emulation is not None
         assert self.core is not None
         return self.emulation, replace(self.core, run_id=run_id)
-
-    def refuse(self) -> None:
-        """Raise the errors of `launchable`, before the user is asked to confirm."""
-        self.launchable(_UNNAMED)
 
 
 def host_cores() -> int:
@@ -82,88 +80,118 @@ def plan_run(
     approved: Mapping[str, Any] | None = None,
     check_prices: Callable[[Quoter], None] | None = None,
     notes: Iterable[str] = (),
+    today: date | None = None,
 ) -> RunPlan:
     """Plan a run on this machine ("local") or on rented VMs ("sky") without network access.
 
     `approved`: document of an earlier plan, whose instance types and prices replace today's.
-    `check_prices` is called with today's quoter and may raise. `notes`: additional notes for the plan.
-    Raises SpecError, PriceBookError. Reasons against a launch are raised by `RunPlan.refuse`.
+    `check_prices` is called with today's quoter and may raise. `notes`: additional notes for the plan. `today`: for
+    the age of prices; None: unknown. Raises PriceBookError, StalePlanError. Obstacles to a launch are in the plan.
     """
     rented = TARGETS[on].rents
-    book = load_for(spec.prices, rented=rented)
+    book = _book(spec, approved, rented=rented)
     scales = _scales(spec, cores, rented=rented)
-    today = sky_quoter(book, os.environ) if rented else book_quoter(book)
+    quoter = sky_quoter(book, os.environ) if rented else book_quoter(book)
     if check_prices is not None:
-        check_prices(today)
+        check_prices(quoter)
     shown = plan_of(
         spec,
         book,
         scales.emulation,
         on=on,
-        quote=today if approved is None else planned_quoter(approved),
+        quote=quoter if approved is None else planned_quoter(approved),
         price_tolerance=price_tolerance,
         notes=[*scales.notes, *notes],
+        today=today,
     ).as_dict()
-    core, refusal = _core(spec, shown, book, scales, rented=rented)
-    money = () if refusal is None or isinstance(refusal, SpecError) else (f"{_CANNOT}: {refusal}",)
-    against = scales.obstacles if scales.error is None else (*scales.obstacles, str(scales.error))
-    obstacles = (*money, *(f"{_CANNOT} on rented VMs as it is: {sentence}" for sentence in against))
-    dated = _outdated(book) if rented else []
-    document = {**shown, "notes": [*obstacles, *dated, *shown["notes"]]}
-    return RunPlan(spec, on, book, scales.emulation, document, core, refusal, obstacles, scales.obstacles)
+    core, money = _core(spec, shown, book, scales, rented=rented, today=today)
+    obstacles = (*_of_experiment(spec, on), *scales.obstacles, *money)
+    dated = _outdated(book, spec.prices) if rented else []
+    document = {
+        "launchable": not obstacles,
+        "obstacles": [obstacle.as_dict() for obstacle in obstacles],
+        **shown,
+        "notes": [*dated, *shown["notes"]],
+    }
+    return RunPlan(spec, on, book, scales.emulation, document, core, obstacles)
 
 
 def approved_plan(spec: ExperimentSpec, on: str, document: Mapping[str, Any], *, cores: int) -> RunPlan:
     """Restore the approved plan of this document, with its prices and ceilings. Raises as `plan_run`."""
     rented = TARGETS[on].rents
-    book, scales = load_for(spec.prices, rented=rented), _scales(spec, cores, rented=rented)
-    core, refusal = _core(spec, document, book, scales, rented=rented)
-    return RunPlan(spec, on, book, scales.emulation, document, core, refusal, (), scales.obstacles)
+    book, scales = _book(spec, document, rented=rented), _scales(spec, cores, rented=rented)
+    core, money = _core(spec, document, book, scales, rented=rented)
+    obstacles = (*_of_experiment(spec, on), *scales.obstacles, *money)
+    return RunPlan(spec, on, book, scales.emulation, document, core, obstacles)
+
+
+def _of_experiment(spec: ExperimentSpec, on: str) -> Iterable[Obstacle]:
+    """Obstacles in the experiment, apart from its scales and its money."""
+    if spec.peer_count > MAX_PEERS:
+        yield Obstacle(
+            ObstacleCode.TOO_MANY_PEERS,
+            f"{spec.peer_count} peers, but a signed record of the allowlist holds at most {MAX_PEERS}; use fewer",
+        )
+    yield from rent_obstacles(spec) if TARGETS[on].rents else local_obstacles(spec)
+
+
+def _book(spec: ExperimentSpec, approved: Mapping[str, Any] | None, *, rented: bool) -> PriceBook:
+    """Load the experiment's price book. Raises StalePlanError if it is not that of the approved plan."""
+    book = load_for(spec.prices, rented=rented)
+    planned = (approved or {}).get("price_book_sha256", book.sha256)
+    if book.sha256 != planned:
+        raise StalePlanError(
+            f"{spec.name}: the price book {book.name} has changed since the plan was made (sha256 {planned[:12]}, now "
+            f"{book.sha256[:12]}); restore it, or plan again"
+        )
+    return book
 
 
 class _Scales(NamedTuple):
-    """The scales, obstacles to renting VMs for the experiment, and notes for the plan."""
+    """The scales, obstacles to resolving them, and notes for the plan."""
 
     emulation: EmulationPlan | None
-    error: SpecError | None = None  # why there are no scales
-    obstacles: tuple[str, ...] = ()
+    obstacles: tuple[Obstacle, ...] = ()
     notes: tuple[str, ...] = ()
 
 
 def _scales(spec: ExperimentSpec, cores: int, *, rented: bool) -> _Scales:
-    """Resolve the scales.
-
-    Raises SpecError on this machine; for rented VMs the error is returned, so that a plan is shown.
-    """
-    if not rented:
-        return _Scales(resolve_emulation(spec, cores))
-    against = tuple(obstacles(spec))
+    """Resolve the scales."""
+    unknown = ("its duration is unknown",)
+    if spec.emulation is None and not rented:  # `local_obstacles` says why
+        return _Scales(None, notes=unknown)
     try:
-        expected = full_scale_emulation(spec, cores)
+        expected = full_scale_emulation(spec, cores) if rented else resolve_emulation(spec, cores)
     except SpecError as error:
-        return _Scales(None, error, against, ("its duration is unknown",))
+        return _Scales(None, (of_error(ObstacleCode.NO_SCALES, spec.name, error),), unknown)
+    if not rented:
+        return _Scales(expected)
     if expected.study_epoch_s is None:
-        return _Scales(expected, None, against, (_unknown_duration(spec),))
+        return _Scales(expected, notes=(_unknown_duration(spec),))
     distance = "the duration ignores the distance between the places: averaging may take longer"
-    return _Scales(expected, None, against, (distance,))
+    return _Scales(expected, notes=(distance,))
 
 
 def _core(
-    spec: ExperimentSpec, shown: Mapping[str, Any], book: PriceBook, scales: _Scales, *, rented: bool
-) -> tuple[RunSpec | None, RefusedError | UsageError | SpecError | None]:
-    """The core's specification, or the reason for a refusal.
+    spec: ExperimentSpec,
+    shown: Mapping[str, Any],
+    book: PriceBook,
+    scales: _Scales,
+    *,
+    rented: bool,
+    today: date | None = None,
+) -> tuple[RunSpec | None, tuple[Obstacle, ...]]:
+    """The core's specification, or why its prices or limits in dollars prevent a launch.
 
     Rented VMs use the plan's places, prices and ceilings.
     """
+    code = ObstacleCode.VM_PRICE_UNKNOWN
     try:
         if rented:
-            _refuse_unknown_prices(spec, shown)
-        elif spec.emulation is not None and spec.emulation.network == "none":
-            raise UsageError(
-                f"{spec.name}: emulation.network is 'none', but the emulated cloud needs a network; choose one, or use --on sky"
-            )
+            _refuse_unknown_prices(spec, shown, today)
         if scales.emulation is None:
-            return None, scales.error
+            return None, ()
+        code = ObstacleCode.DOLLAR_LIMIT
         if rented:
             quote, ceilings = planned_quoter(shown), shown.get("ceilings") or {}
             core = patient(
@@ -171,26 +199,32 @@ def _core(
             )
         else:  # the emulated cloud's prices are those of the book
             core = run_spec(spec, _UNNAMED, book, scales.emulation)
-        check_money(spec, core, book, rented=rented)
-    except (RefusedError, UsageError, SpecError) as error:
-        return None, error
-    return core, None
+        check_money(spec, core, book, rented=rented, today=today)
+    except RefusedError as error:
+        return None, (of_error(code, spec.name, error),)
+    return core, ()
 
 
-def _refuse_unknown_prices(spec: ExperimentSpec, shown: Mapping[str, Any]) -> None:
+def _refuse_unknown_prices(spec: ExperimentSpec, shown: Mapping[str, Any], today: date | None) -> None:
     """Refuse VMs of unknown price without a price ceiling. Raises RefusedError."""
     places = [place for peer in shown["peers"] for place in peer["places"]]
     unknown = sorted({p["location"] for p in places if p["ceiling_usd_per_h"] is None})
-    if unknown:
-        raise RefusedError(
-            f"{spec.name}: the price of a VM is unknown at {', '.join(unknown[:3])}; set 'max_usd_per_h' for the "
-            "place, or remove it"
-        )
+    if not unknown:
+        return
+    said = f"{spec.name}: the price of a VM is unknown at {', '.join(unknown[:3])}; set 'max_usd_per_h' for the place"
+    missing = [MissingPrice.of(columns) for columns in shown.get("missing_prices", ())]
+    if not any(price.product == "vm" for price in missing):
+        raise RefusedError(f"{said}, or remove it")
+    if spec.budget_usd is None:
+        missing = [price for price in missing if price.product == "vm"]
+    raise RefusedError(f"{said}, remove it, or {how_to_add(spec.prices, missing, today)}")
 
 
-def _outdated(book: PriceBook) -> list[str]:
-    """A note if real traffic is priced by a book that is not the newest."""
+def _outdated(book: PriceBook, prices: str) -> list[str]:
+    """A note if real traffic is priced by a book of orch that is not the newest."""
     latest = newest()
+    if prices.endswith(".csv"):  # the user's own rows
+        return []
     if not book.newest_date or not latest.newest_date or book.newest_date >= latest.newest_date:
         return []
     return [

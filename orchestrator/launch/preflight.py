@@ -9,68 +9,50 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from cloud.local.host.faults import available_memory, check_memory
-from cloud.local.host.store import forward_target
 from cloud.local.options import LocalOptions
-from cloud.provider import CredentialsError
 from cloud.targets import TARGETS
-from cloud.vendors import RENTABLE
 from experiments.schema.models import ExperimentSpec
 from experiments.schema.shards import shard_urls
-from experiments.wire.orders import MAX_PEERS
 from metrics.store.database import DiskFullError
-from orchestrator.checks.credentials import cloud_access, package_there
-from orchestrator.errors import RaySessionError, UsageError
+from orchestrator.errors import RaySessionError
+from orchestrator.launch.machine_checks import machine_obstacles
+from orchestrator.launch.obstacles import refusal
 from orchestrator.launch.plan_run import RunPlan
-from orchestrator.launch.prepare import dataset_of, secret_values
-from orchestrator.launch.rent_checks import (
-    STORE_KEYS,
-    aws_buckets,
-    check_own_keys,
-    has_aws_places,
-)
+from orchestrator.launch.rent_checks import STORE_KEYS, aws_buckets, has_aws_places
+from orchestrator.launch.secret_values import secret_values
 
 _CONNECT_S = 5.0
 _PRIVATE = "or, if only the VMs {}, set data.private: true to skip this check"
 _ROOM_BYTES = 100_000_000  # the data set, its copies in the peers' caches, records, logs
 
 
+def refuse(plan: RunPlan) -> None:
+    """Raise one error with every obstacle that is known offline: RefusedError (money), UsageError."""
+    against = (*plan.obstacles, *machine_obstacles(plan.spec, plan.on, os.environ))
+    if against:
+        raise refusal(plan.spec.name, plan.on, against)
+
+
 def preflight(plan: RunPlan, home: Path) -> None:
     """Check everything that a run needs, without creating anything (see `make_aws_role`).
 
-    These are the experiment, its secrets, disk space in the state folder, the user's own Ray and the shards.
-    On this machine also memory; on rented VMs also obstacles to renting them, SkyPilot, and
-    the clouds' credentials, including those for the role of VMs on AWS. Raises UsageError, DiskFullError,
-    RaySessionError, CredentialsError, TransientError (AWS does not respond), InvalidRequestError (not enough
-    memory, an endpoint that the emulated cloud cannot reach), StorageError (unreachable, refused, missing,
-    incomplete tar).
+    These are the obstacles known offline (`refuse`), disk space in the state folder, the user's own Ray and the
+    shards. On this machine also memory; on rented VMs also the credentials for the role of VMs on AWS. Raises the
+    errors of `refuse`, DiskFullError, RaySessionError, CredentialsError, TransientError (AWS does not respond),
+    InvalidRequestError (not enough memory), StorageError (unreachable, refused, missing, incomplete tar).
     """
-    spec, target = plan.spec, plan.target
-    if spec.emulation is None and not target.rents:
-        raise UsageError(
-            f"{spec.name}: 'emulation: null' requires real VMs; rent them with --on sky, or remove it"
-        )
-    if spec.peer_count > MAX_PEERS:
-        raise UsageError(
-            f"{spec.name}: {spec.peer_count} peers, but a signed record of the allowlist holds at most {MAX_PEERS}; use fewer"
-        )
-    values = secret_values(spec)
+    refuse(plan)
+    spec = plan.spec
     _check_room(home)
     _check_ray(os.environ.get("RAY_ADDRESS", ""))
-    if target.rents:
-        for sentence in plan.unrentable:
-            raise UsageError(f"{spec.name}: {sentence}")
-        check_own_keys(spec)
-        _check_clouds(spec)
+    if plan.target.rents:
         if not spec.data.private:
-            _check_rented_data(spec, values)
+            _check_rented_data(spec, secret_values(spec))
         _check_aws_role(spec)
         return
     check_memory(spec.peer_count, LocalOptions().peer_memory_bytes, available_memory())
-    if not spec.data.endpoint:
-        dataset_of(spec)
-        return
-    forward_target(spec.data.endpoint)
-    _check_data(spec)
+    if spec.data.endpoint:
+        _check_data(spec)
 
 
 def _check_data(
@@ -114,23 +96,6 @@ def _check_rented_data(spec: ExperimentSpec, values: Mapping[str, str]) -> None:
                 "ORCH_SECRET_AWS_SECRET_ACCESS_KEY"
             ) from error
         raise StoreRefusedError(f"{error}; {_PRIVATE.format('may read it')}") from error
-
-
-def _check_clouds(spec: ExperimentSpec) -> None:
-    """Check that SkyPilot is installed, and that there are credentials for every cloud of the experiment."""
-    if not package_there("sky"):
-        raise UsageError("SkyPilot is not installed; run `pip install -e '.[sky]'` in a clone of orch")
-    clouds = {place.infra.partition("/")[0] for group in spec.peers for place in group.alternatives}
-    for cloud in sorted(clouds):
-        if cloud not in RENTABLE:
-            raise UsageError(
-                f"{spec.name}: VMs cannot be rented from '{cloud}', only from {', '.join(RENTABLE)}"
-            )
-        access = cloud_access(RENTABLE[cloud], os.environ)
-        if access.lacks:
-            raise CredentialsError(
-                f"{spec.name}: {cloud}: {access.lacks}; {access.next}, or remove its places; see `orch check --on sky`"
-            )
 
 
 def make_aws_role(spec: ExperimentSpec, on: str) -> None:

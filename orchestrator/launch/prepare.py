@@ -16,9 +16,6 @@ from typing import Any
 from analysis.planning.reserve import epoch_egress_usd
 from cloud import targets
 from cloud.durable_file import sync_folder
-from cloud.networks.network import Network, NetworkError
-from cloud.places import find as place_of
-from cloud.places import places
 from cloud.prices.book import PriceBook
 from cloud.targets import Target
 from experiments.catalog import models, step_time
@@ -45,9 +42,11 @@ from orchestrator.disk_reserve import keep_reserve
 from orchestrator.errors import RunFailedError, UsageError
 from orchestrator.home import make_home
 from orchestrator.home import run_folder as folder_of
+from orchestrator.launch.local_store import dataset_of, store_place
 from orchestrator.launch.plan_run import RunPlan
-from orchestrator.launch.rent_checks import OWN_SECRET
+from orchestrator.launch.preemptions import preempt_options
 from orchestrator.launch.rented import sky_meta
+from orchestrator.launch.secret_values import secret_values
 from orchestrator.launch.start_lock import start_lock
 from orchestrator.metrics_address import chosen_address
 
@@ -200,21 +199,6 @@ def _version(package: str) -> str:
         return "not installed"
 
 
-def secret_values(spec: ExperimentSpec) -> dict[str, str]:
-    """Values of the experiment's secrets, each from ORCH_SECRET_NAME, or else from NAME.
-
-    The prefix is for names that `orch` itself uses, such as AWS_ACCESS_KEY_ID, if the store's value differs
-    from the cloud's. Raises UsageError if neither variable is set.
-    """
-    missing = sorted(n for n in spec.secrets if n not in os.environ and not os.environ.get(OWN_SECRET + n))
-    if missing:
-        raise UsageError(
-            f"{spec.name}: secrets {', '.join(missing)}: not set in the environment of `orch`; export them, "
-            f"as {OWN_SECRET}NAME if NAME is also used for the cloud (AWS_ACCESS_KEY_ID)"
-        )
-    return {n: os.environ.get(OWN_SECRET + n) or os.environ[n] for n in spec.secrets}
-
-
 def write_environment(folder: Path, spec: ExperimentSpec, target: Target = targets.LOCAL) -> None:
     """Write the peers' environment (mode 0600): the experiment's `secrets` and the user's AWS_* variables.
 
@@ -256,7 +240,7 @@ def start_cloud(folder: Path) -> None:
 
 
 def _local_options(spec: ExperimentSpec, meta: RunMeta) -> Any:
-    from cloud.local import LocalOptions, PreemptOptions, StoreOptions
+    from cloud.local import LocalOptions, StoreOptions
 
     emulation = spec.emulation
     if emulation is None:
@@ -266,25 +250,15 @@ def _local_options(spec: ExperimentSpec, meta: RunMeta) -> Any:
     if spec.data.endpoint:
         store = StoreOptions(
             kind="forward",
-            location=_store_place(spec.data.location, emulation.network),
+            location=store_place(spec.data.location, emulation.network),
             url=spec.data.endpoint,
         )
     else:
         store = StoreOptions(
             kind="swift",
-            location=_store_place(spec.data.location, emulation.network),
+            location=store_place(spec.data.location, emulation.network),
             dataset="cloud.local.host.store:make_digits",
             dataset_arguments=dataset_of(spec),
-        )
-    preempt = PreemptOptions(seed=spec.seed)
-    if emulation.preempt is not None:
-        requested = emulation.preempt
-        preempt = PreemptOptions(
-            rate_per_h=requested.rate_per_h or 0.0,
-            at_s=() if requested.at_s is None else (requested.at_s,),
-            notice_s=requested.notice_s or None,
-            slot=f"{meta.run_id}-{requested.slot}" if requested.slot else "",
-            seed=spec.seed,
         )
     scales = meta.scales or RunScales()
     return LocalOptions(
@@ -298,51 +272,11 @@ def _local_options(spec: ExperimentSpec, meta: RunMeta) -> Any:
         run_id=str(meta.run_id),
         boot_s=emulation.boot_s,
         capacity=dict(emulation.capacity),
-        preempt=preempt,
+        preempt=preempt_options(spec, str(meta.run_id)),
         store=store,
         expected_peers=spec.peer_count,
         environment=dict(spec.envs),
     )
-
-
-def _store_place(location: str, network: str) -> str:
-    """Location of the store in the emulated network: its own place, or else the first measured one of its continent.
-
-    The paper measured no path to its store. The store is billed at its own place in both cases.
-    """
-    measured = Network.load(network)
-    own = place_of(location)
-    continent, coast = own.continent, "-".join(own.region.split("-")[:2])  # "us-west" of us-west-004
-    nearby = [p for p in places() if p.rents_vms and p.continent == continent]
-    nearby.sort(key=lambda p: not p.region.startswith(coast))
-    for candidate in (location, *(p.location for p in nearby)):
-        try:
-            measured.place(candidate)
-        except NetworkError:
-            continue
-        return candidate
-    raise UsageError(f"data.location '{location}': network '{network}' has no measured place in {continent}")
-
-
-def dataset_of(spec: ExperimentSpec) -> dict[str, Any]:
-    """Arguments of the embedded store's data set: the number of shards, their prefix and the seed.
-
-    Raises UsageError if the shards do not have the embedded store's names.
-    """
-    from experiments.schema.shards import shard_urls
-
-    urls = shard_urls(spec.data.shards)
-    to_url, _, first = urls[0].rpartition("/")
-    requested = [f"{to_url}/train-{n:06d}.tar" for n in range(len(urls))]
-    if (
-        list(urls) != requested
-        or (spec.data.heldout or f"{to_url}/heldout-000000.tar") != f"{to_url}/heldout-000000.tar"
-    ):
-        raise UsageError(
-            f"{spec.name}: data.shards: the embedded store contains s3://BUCKET/train-{{000000..N}}.tar and "
-            f"heldout-000000.tar, not {first}; use these names, or set data.endpoint"
-        )
-    return {"shards": len(urls), "to_url": to_url, "seed": spec.seed}
 
 
 def _await_dataset(cloud: Any, folder: Path) -> None:

@@ -3,44 +3,23 @@
 from __future__ import annotations
 
 import ipaddress
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from cloud.places import find
-from cloud.vendors import AWS
+from cloud.vendors import AWS, RENTABLE
 from experiments.catalog import models
 from experiments.schema.models import ExperimentSpec
 from experiments.schema.shards import shard_urls
-from orchestrator.errors import UsageError
+from orchestrator.launch.obstacles import Obstacle, ObstacleCode
 
-OWN_SECRET = "ORCH_SECRET_"  # prefix of a secret's name in the environment
 STORE_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 _TRAINED = ("vision", "digits")  # kinds of models that learn from shards of images
 
 
-def check_own_keys(spec: ExperimentSpec) -> None:
-    """Refuse to pass AWS's keys to a store outside AWS: they may rent VMs, and SkyPilot uses them.
-
-    Raises UsageError.
-    """
-    host = urlsplit(spec.data.endpoint).hostname or ""
-    if not host or host.endswith(".amazonaws.com"):
-        return
-    bare = [n for n in STORE_KEYS if n in spec.secrets and not os.environ.get(OWN_SECRET + n)]
-    if bare:
-        raise UsageError(
-            f"{spec.name}: {' and '.join(bare)} in this environment are AWS's keys, and every VM would get them as the keys of "
-            f"{host}; export the store's as {' and '.join(OWN_SECRET + n for n in bare)}"
-        )
-
-
-def obstacles(spec: ExperimentSpec) -> Iterator[str]:
-    """Obstacles to a launch on rented VMs, each a sentence with a remedy.
-
-    Reads only the local paths of `file_mounts`.
-    """
+def rent_obstacles(spec: ExperimentSpec) -> Iterator[Obstacle]:
+    """Obstacles to a launch on rented VMs. Reads only the local paths of `file_mounts`."""
     yield from _own_places(spec)
     yield from _store(spec)
     yield from _model(spec)
@@ -67,6 +46,12 @@ def aws_buckets(spec: ExperimentSpec) -> tuple[str, ...]:
     return tuple(sorted({*shards, *mounts}))
 
 
+def clouds_of(spec: ExperimentSpec) -> tuple[str, ...]:
+    """Clouds where the experiment rents VMs, sorted; its own machines are in none."""
+    places = {place.infra for group in spec.peers for place in group.alternatives}
+    return tuple(sorted({infra.partition("/")[0] for infra in places if not find(infra).own}))
+
+
 def has_aws_places(spec: ExperimentSpec) -> bool:
     """Whether the experiment may rent VMs on AWS."""
     places = (place.infra for group in spec.peers for place in group.alternatives)
@@ -83,61 +68,73 @@ def _buckets_of(pattern: str) -> set[str]:
     return {urlsplit(url).netloc for url in urls}
 
 
-def _own_places(spec: ExperimentSpec) -> Iterator[str]:
-    requested = {resources.infra for group in spec.peers for resources in group.alternatives}
-    for infra in sorted(requested):
-        if find(infra).own:
-            yield (
-                f"{infra} is your own machine, which cannot be rented: use `--on local` to emulate it, or remove "
-                "its group"
-            )
+def _own_places(spec: ExperimentSpec) -> Iterator[Obstacle]:
+    own = sorted({r.infra for group in spec.peers for r in group.alternatives if find(r.infra).own})
+    if own:
+        yield Obstacle(
+            ObstacleCode.OWN_PLACE,
+            f"{', '.join(own)}: your own machine, which cannot be rented: use `--on local` to emulate it, or remove "
+            "its group",
+        )
+    others = [cloud for cloud in clouds_of(spec) if cloud not in RENTABLE]
+    if others:
+        yield Obstacle(
+            ObstacleCode.CLOUD_NOT_RENTED,
+            f"VMs cannot be rented from {', '.join(others)}, only from {', '.join(RENTABLE)}",
+        )
 
 
-def _store(spec: ExperimentSpec) -> Iterator[str]:
+def _store(spec: ExperimentSpec) -> Iterator[Obstacle]:
     data = spec.data
     host = urlsplit(data.endpoint).hostname or ""
     if not data.endpoint and not AWS.has(data.location):  # boto3 finds S3 itself
-        yield (
+        yield Obstacle(
+            ObstacleCode.STORE_UNREACHABLE,
             "data.endpoint is empty, and rented VMs cannot reach the embedded store of this machine; set "
-            "the http(s) endpoint of an object store with the shards (or data.location: aws/REGION for S3)"
+            "the http(s) endpoint of an object store with the shards (or data.location: aws/REGION for S3)",
         )
-        return
-    if host == "localhost" or _is_loopback(host):
-        yield (
+    elif host == "localhost" or _is_loopback(host):
+        yield Obstacle(
+            ObstacleCode.STORE_UNREACHABLE,
             f"data.endpoint {data.endpoint} is this machine's loopback, which rented VMs cannot "
-            "reach; set an address that they can reach"
+            "reach; set an address that they can reach",
         )
     missing = [name for name in STORE_KEYS if name not in spec.secrets]
     if len(missing) == 1 or (missing and not reads_by_role(spec)):
         wanted = ", ".join(f"{name}: null" for name in missing)
-        yield (
+        yield Obstacle(
+            ObstacleCode.STORE_KEYS,
             f"rented VMs get no keys of the store in {data.location} except those listed under secrets; "
-            f"add 'secrets: {{{wanted}}}' and export the values (as ORCH_SECRET_NAME if NAME is also used for the cloud)"
+            f"add 'secrets: {{{wanted}}}' and export the values (as ORCH_SECRET_NAME if NAME is also used for the cloud)",
         )
 
 
-def _model(spec: ExperimentSpec) -> Iterator[str]:
+def _model(spec: ExperimentSpec) -> Iterator[Obstacle]:
     kind = models()[spec.model].kind
     if spec.emulation is None and kind not in _TRAINED:
         trained = ", ".join(name for name, model in models().items() if model.kind in _TRAINED)
-        yield (
+        yield Obstacle(
+            ObstacleCode.MODEL_DATA,
             f"{spec.model} trains on {'text' if kind == 'language' else kind}, but the shards that this version streams "
-            f"contain images; choose one of {trained}, or remove 'emulation: null'"
+            f"contain images; choose one of {trained}, or remove 'emulation: null'",
         )
 
 
-def _mounts(spec: ExperimentSpec) -> Iterator[str]:
+def _mounts(spec: ExperimentSpec) -> Iterator[Obstacle]:
     for target, source in spec.file_mounts.items():
         if "://" in source:
             continue  # a bucket
         path = Path(source).expanduser()
         if not path.is_absolute():
-            yield (
-                f"file_mounts: '{target}' comes from '{source}', which is a relative path; "
-                "use an absolute path"
+            yield Obstacle(
+                ObstacleCode.FILE_MOUNT,
+                f"file_mounts: '{target}' comes from '{source}', which is a relative path; use an absolute path",
             )
         elif not path.exists():
-            yield f"file_mounts: '{target}' comes from {path}, which does not exist; create it or correct the path"
+            yield Obstacle(
+                ObstacleCode.FILE_MOUNT,
+                f"file_mounts: '{target}' comes from {path}, which does not exist; create it or correct the path",
+            )
 
 
 def _is_loopback(host: str) -> bool:

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import date
 from decimal import Decimal
 from typing import Any
 
 from analysis.planning.plan import Quoter, place_key
-from analysis.planning.reserve import egress_ceiling_usd_per_h, epoch_egress_usd, pace_of, unpriced_traffic
-from cloud.prices.book import PriceBook, book_names, load
+from analysis.planning.price_ages import own_rows_go
+from analysis.planning.reserve import (
+    egress_ceiling_usd_per_h,
+    epoch_egress_usd,
+    missing_traffic,
+    pace_of,
+    unpriced_traffic,
+)
+from cloud.prices.book import PriceBook, names_of, newest
+from cloud.prices.missing import MissingPrice, as_csv, missing_vms
+from cloud.prices.rows import UNNAMED
 from experiments.emulation.scales import EmulationPlan
 from experiments.schema.models import ExperimentSpec, Resources
 from experiments.schema.slots import slots
@@ -75,21 +85,33 @@ def run_spec(
     )
 
 
-def check_money(spec: ExperimentSpec, run: RunSpec, book: PriceBook, *, rented: bool = False) -> None:
+def check_money(
+    spec: ExperimentSpec,
+    run: RunSpec,
+    book: PriceBook,
+    *,
+    rented: bool = False,
+    today: date | None = None,
+) -> None:
     """Raises RefusedError if a limit in dollars cannot be kept, or allows not even one VM.
 
-    `book` prices the traffic, and the VMs without another price.
+    `book` prices the traffic, and the VMs without another price. `today`: the date of the rows that a refusal
+    proposes; None: left blank.
     """
-    places = [p for slot in run.slots for p in slot.places]
-    unknown = sorted({p.location for p in places if p.ceiling_usd_per_h is None})
+    unpriced = [p for slot in run.slots for p in slot.places if p.ceiling_usd_per_h is None]
+    unknown = sorted({p.location for p in unpriced})
+    missing = missing_vms(book, unpriced)
+    if run.budget_usd is not None:
+        missing += missing_traffic(spec, book, rented=rented)
     for name, limit in (("budget", run.budget_usd), ("max_usd_per_h", run.max_usd_per_h)):
         if limit is not None and unknown:
             raise RefusedError(
                 f"{spec.name}: the {name} of {limit} USD cannot be kept: {book.name} has no price for every place "
-                f"({', '.join(unknown[:3])}); set 'max_usd_per_h' for the place, remove it, or choose another price book"
+                f"({', '.join(unknown[:3])}); set 'max_usd_per_h' for the place, remove it, or "
+                f"{how_to_add(spec.prices, missing, today)}"
             )
     if run.budget_usd is not None:
-        _refuse_unpriced_traffic(spec, book, rented)
+        _refuse_unpriced_traffic(spec, book, missing, today, rented=rented)
     cheapest = sorted(min(p.ceiling_usd_per_h or Decimal(0) for p in slot.places) for slot in run.slots)
     least_usd = sum(cheapest[: run.min_peers], Decimal(0))
     if run.max_usd_per_h is not None and least_usd > run.max_usd_per_h:
@@ -106,17 +128,46 @@ def check_money(spec: ExperimentSpec, run: RunSpec, book: PriceBook, *, rented: 
             )
 
 
-def _refuse_unpriced_traffic(spec: ExperimentSpec, book: PriceBook, rented: bool) -> None:
+def how_to_add(prices: str, missing: Iterable[MissingPrice], today: date | None) -> str:
+    """Say how to add rows to the price book of an experiment, followed by the rows to paste, each on its own line.
+
+    `prices`: the experiment's `prices`. `today`: the date of the rows; None: left blank.
+    """
+    cells = "'usd' and 'source'" if today else "'usd', 'valid_from' and 'source'"
+    rows, into = as_csv(missing, today), own_rows_go(prices)
+    if UNNAMED in rows:
+        cells += f" filled in and {UNNAMED} replaced"
+    else:
+        cells += " filled in"
+    return f"write these rows, with {cells}, {into} (docs/prices.md):\n{rows}"
+
+
+def _refuse_unpriced_traffic(
+    spec: ExperimentSpec,
+    book: PriceBook,
+    missing: Sequence[MissingPrice],
+    today: date | None,
+    *,
+    rented: bool,
+) -> None:
     unknown = unpriced_traffic(spec, book, rented=rented)
     if not unknown:
         return
-    others = [name for name in book_names() if not unpriced_traffic(spec, load(name), rented=rented)]
-    other = f"use one that has them (--set prices={others[0]}), " if others else ""
     more = f" and {len(unknown) - 3} more" if len(unknown) > 3 else ""
-    raise RefusedError(
+    said = (
         f"{spec.name}: the budget of {spec.budget_usd} USD cannot be kept: {book.name} has no price for the traffic of "
-        f"{', '.join(unknown[:3])}{more}; {other}remove the place, or launch without budget_usd"
+        f"{', '.join(unknown[:3])}{more}"
     )
+    if not missing:
+        raise RefusedError(f"{said}; choose a model of experiments/models.csv that has 'bytes_per_sample'")
+    latest, names = newest(), names_of(spec.prices)
+    own = [name for name in names if name.endswith(".csv")]
+    if own in ([], names) and not unpriced_traffic(spec, latest, rented=rented):
+        other = ",".join([latest.name.removesuffix(".csv"), *own])
+        said += f"; use a book that has them (--set prices={other}), or"
+    else:
+        said += ";"
+    raise RefusedError(f"{said} {how_to_add(spec.prices, missing, today)}")
 
 
 def _place(book: PriceBook, requested: Resources, ceilings: Mapping[str, Any], quote: Quoter | None) -> Place:
@@ -132,5 +183,5 @@ def _place(book: PriceBook, requested: Resources, ceilings: Mapping[str, Any], q
     if price is None:
         why = f"{book.name} has no {'spot' if use_spot else 'on-demand'} price of {accelerator} at {location}"
         return Place(location, "unknown", accelerator, use_spot, None, why, ceiling)
-    source = f"{book.name}:{price.line} ({price.valid_from}, {price.source})" if price.line else price.source
+    source = f"{price.origin} ({price.valid_from}, {price.source})" if price.origin else price.source
     return Place(location, price.instance, accelerator, use_spot, price.usd, source, ceiling)

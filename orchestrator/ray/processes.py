@@ -1,4 +1,4 @@
-"""Identify processes by pid and start time, since pids are reused."""
+"""Identify processes by pid and start time, since pids are reused, and name those of a run for `ps`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,15 @@ import signal
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any, TypeVar, cast
+
+_Class = TypeVar("_Class", bound=type[Any])
+
+
+def named_for(run_id: str, actor: _Class) -> _Class:
+    """The class of an actor under a name with the run's id, which Ray makes the title of its process."""
+    name = f"{actor.__name__.lstrip('_')} {run_id}"
+    return cast("_Class", type(name, (actor,), {"__module__": actor.__module__, "__doc__": actor.__doc__}))
 
 
 def identity(pid: int) -> str:

@@ -11,6 +11,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+from cloud.local.host import faults
 from cloud.provider import is_monitor
 from cloud.sim import Faults, SimCloud, SimVm, SimWorld, VirtualClock
 from metrics.records import EventRecord
@@ -114,6 +115,8 @@ class Simulation:
         self._last_death_s = BEGAN_S
         self._lost = False
         self._failure = ""  # why the controller gave up
+        self._planned = False  # whether the planned preemptions are scheduled
+        self._peers.on_training = self._training_began
         for cut in scenario.cuts:
             self._world.at(BEGAN_S + cut.at_s, self._cut, cut.for_s)
         for at_s in scenario.monitor_deaths:
@@ -296,6 +299,12 @@ class Simulation:
         self._checks.changed(change, vm, at_s)
         if is_monitor(vm.vm):
             return
+        planned = self._scenario.planned
+        if change == "ready" and faults.belongs(vm.vm, planned.slot):
+            lifetime_s = faults.lifetime_s(planned.seed, vm.vm, planned.rate_per_h)
+            if lifetime_s is not None:
+                lead_s = planned.notice_s or 0.0
+                self._world.at(at_s + lifetime_s - lead_s, self._world.take_back, vm, planned.notice_s)
         if change == "created":
             self._created += 1
             self._slots_created.add(vm.labels["orch-slot"])
@@ -303,6 +312,25 @@ class Simulation:
             self._ended += 1
             self._last_death_s = at_s
             self._preempted += vm.state == "preempted"
+
+    def _training_began(self, vm: SimVm) -> None:
+        """Start the clock of the planned preemptions when the first VM of their slot, or any VM, trains."""
+        planned = self._scenario.planned
+        if self._planned or not faults.belongs(vm.vm, planned.slot):
+            return
+        self._planned = True
+        for at_s in planned.at_s:
+            begins_s = self._world.now_s + at_s - (planned.notice_s or 0.0)
+            self._world.at(begins_s, self._preempt_one, at_s)
+
+    def _preempt_one(self, at_s: float) -> None:
+        """Preempt the VM that the emulated cloud would choose among those that run."""
+        planned = self._scenario.planned
+        running = {vm.vm: vm for vm in self._world.alive(self._scenario.spec.run_id) if vm.state == "running"}
+        names = [name for name in running if not is_monitor(name) and faults.belongs(name, planned.slot)]
+        chosen = faults.victim(planned.seed, at_s, names)
+        if chosen:
+            self._world.take_back(running[chosen], planned.notice_s)
 
     def _cut(self, for_s: float) -> None:
         working = self._peers.working()

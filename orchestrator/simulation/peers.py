@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -74,6 +74,7 @@ class Peers:
         self.counts: Counter[str] = Counter()
         self.second: list[str] = []  # VMs with peers at the time another peer started a swarm
         self.joined_after_s: list[float] = []
+        self.on_training: Callable[[SimVm], None] = lambda _: None  # called when a peer begins to train
         world.status_of = self.status
 
     # changes of the world
@@ -106,6 +107,7 @@ class Peers:
     def _join(self, vm: SimVm) -> None:
         if self._set(vm, "dht", "training"):
             self.joined_after_s.append(self._world.now_s - vm.created_s)
+            self.on_training(vm)
 
     def _leave(self, vm: SimVm) -> None:
         if self._set(vm, "training", "leaving") or self._set(vm, "dht", "leaving"):

@@ -8,6 +8,7 @@ from decimal import Decimal
 from random import Random
 from typing import Literal, get_args
 
+from cloud.local.options import PreemptOptions
 from cloud.sim import Fault, SimPlace, TraceEvent, Window
 from orchestrator.core.state import Place, Policy, Replace, RunSpec, SlotSpec
 from orchestrator.simulation.controller import CrashPoint
@@ -16,6 +17,7 @@ from orchestrator.simulation.peers import PeerModel
 BEGAN_S = 1_763_000_000.0  # launch time of every simulated run
 AUTODOWN_S = 60.0  # a VM ends this long after its program
 _HOUR = 3600.0
+_NONE_PLANNED = PreemptOptions()
 
 FaultClass = Literal[
     "preemption",  # single VMs, as on every spot market
@@ -112,6 +114,7 @@ class Scenario:
     cuts: tuple[Cut, ...] = ()
     monitor_deaths: tuple[float, ...] = ()  # seconds after the launch
     clocks_set: tuple[ClockSet, ...] = ()
+    planned: PreemptOptions = _NONE_PLANNED  # preemptions that the experiment plans
     at_stop: tuple[Window, ...] = ()  # times relative to the moment the run is to stop
     crash_at_stop: Crash | None = None  # its `at_s` is relative to that moment, too
     tick_s: float = 60.0

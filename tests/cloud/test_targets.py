@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cloud.targets import IMPORTED, LOCAL, LOOPBACK, SKY, TARGETS, UNKNOWN, Target, target_of
-from orchestrator.cli.commands.launch import Where
+from orchestrator.cli.choosing import Where
 
 ROOT = Path(__file__).parents[2]
 

@@ -52,7 +52,7 @@ def test_the_budget_is_reached_in_mid_run(clean_home: Path):
         assert why in run.stderr.read_text()
         page = Path(orch("report", run.run_id).stdout.strip())
         assert page.read_text().count("<svg") >= 3
-        assert "spent, overshoot 0 USD." in page.read_text()
+        assert "spent, overshoot $0.00." in page.read_text()
         assert orch("down", run.run_id, "--yes").returncode == 0
     finally:
         run.close()

@@ -6,6 +6,7 @@ import gzip
 import os
 import sqlite3
 from contextlib import closing
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def any_machine(tmp_path: Path, own_home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Two cores, a user without files, no variables that orch or a cloud's tools read."""
+    """Two cores, a user without files, no variables that orch or a cloud's tools read; a day of November 2026."""
     for name in os.environ:
         if name.startswith(("ORCH_", "AWS_", "GOOGLE_", "AZURE_", "SKY")) and name not in {
             "ORCH_HOME",
@@ -27,6 +28,7 @@ def any_machine(tmp_path: Path, own_home: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("COLUMNS", "120")
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1}, raising=False)
     monkeypatch.setattr("os.cpu_count", lambda: 2)
+    monkeypatch.setattr("orchestrator.cli.starting.today", lambda: date(2026, 11, 25))
     return tmp_path
 
 

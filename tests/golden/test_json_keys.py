@@ -33,7 +33,9 @@ _COMMANDS = (
 
 
 def test_keys(any_machine: Path):
-    check("json_keys.json", {command: shape(orch_json(*command.split())) for command in _COMMANDS})
+    refused = {"plan geo-c8 --on sky": [3]}  # it names no store
+    printed = {one: orch_json(*one.split(), codes=refused.get(one, [0])) for one in _COMMANDS}
+    check("json_keys.json", {command: shape(document) for command, document in printed.items()})
 
 
 def test_keys_of_files_that_are_checked(any_machine: Path):

@@ -44,7 +44,7 @@ def _rounded(value: Any) -> Any:
 
 def _plan(name: str, on: str, folder: Path) -> dict[str, Any]:
     """Without what depends on the day, the release or the user's folder."""
-    plan = orch_json("plan", name, "--on", on)
+    plan = orch_json("plan", name, "--on", on, codes=[3 if on == "sky" else 0])  # the library names no store
     stated = plan.pop("plan_sha256")
     assert stated == _sha256(plan), "the plan's hash is not the one that docs/plan.md describes"
     assert plan.pop("created_at")

@@ -243,7 +243,7 @@ def test_warnings_are_sentences(tmp_path):
     assert found["warnings"][1].startswith("Communication includes 2.6 s on T4:1 per round")
     for part in (
         "worst packet 0.7 s late",
-        "Hivemind lost part of 1 of 3 rounds (epochs 2: received 43 %)",
+        "Hivemind lost part of 1 of 3 rounds (in epoch 2: received 43 %)",
         "bad signature: 2",
         "fewer bytes than the switch",
         "Lost VMs sent",

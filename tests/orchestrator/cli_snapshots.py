@@ -62,6 +62,7 @@ def snapshot(**changes: Any) -> dict[str, Any]:
             "sps": 70.25,
             "eta_s": 7.3,
         },
+        "throughput_sps": 61.24,
         "granularity": 25.44,
         "cost": {"spent_usd": "0.0961", "usd_per_h": "0.36", "budget_usd": None},
         "dropped_rounds": 0,

@@ -4,27 +4,38 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 from typing import Any
 
 from analysis.charts.style import figure_style
 from analysis.compare.accuracy import run_count
-from analysis.compare.paper import printed_runs, references
+from analysis.compare.paper import PAPER_BASIS, Reference, printed_runs, references
 from analysis.compare.rows import Row, difference_rows, unknown_rows
-from analysis.compare.run_figures import StudyRun, distinct, study_run
+from analysis.compare.run_figures import COST_KINDS, StudyRun, distinct, study_run
 from analysis.replay import ReadRun, read_folder, with_speedups
 from analysis.report.files import FigureFolder, write
 from analysis.report.page import Card, Section, render, table
-from analysis.report.study.comparison import Compared, cards, comparison, nothing_published
+from analysis.report.study.comparison import Compared, cards, comparison, unlike_published
+from analysis.report.study.differences import (
+    configuration_table,
+    curves_section,
+    difference_cards,
+    difference_sections,
+    long_rows,
+)
 from analysis.report.study.expectations import expected_section
 from analysis.report.study.held_out import accuracy_section
 from analysis.report.study.options import gain_cards, gain_section
-from analysis.report.study.sections import Drawn, sections
+from analysis.report.study.sections import AGAINST_PEERS, Drawn, sections
+from analysis.report.study.terms import terms
 from analysis.sources import opened
 from cloud.prices.book import PriceBook
 from cloud.prices.book import load as load_book
+from metrics.readable import number, size, usd
 from metrics.store.database import StoreError
+from metrics.traffic import CLASS_WORDS
 
 _DPI = 120
 _NAMED = 12  # at most this many runs are named with a figure; beyond that they are counted
@@ -76,14 +87,26 @@ def build(
     folder = output.with_name(f"{output.stem}_files")
     files = FigureFolder(folder, prefix=f"{folder.name}/", dpi=_DPI, newline="\n")
     every = list(runs)
+    beside = references()
+    if (
+        compared and compared.differences and not compared.published
+    ):  # nothing of the paper beside one's own runs
+        every, beside = [replace(run, published=None) for run in runs], ()
     if paper:
         every = distinct([*runs, *printed_runs(book, runs)])
     first = _first(compared) if compared else None
-    parts = [*([first] if first else []), *sections(every, paper)]
+    parts = [*([first] if first else []), *sections(every, paper, beside)]
+    if not beside and len({run.peers for run in runs}) == 1:
+        parts = [part for part in parts if part.name not in AGAINST_PEERS]
     folder.mkdir(parents=True, exist_ok=True)
     shown: list[Section] = []
-    if compared and first is None:
-        shown.append(Section("Published, replayed, emulated", nothing_published(compared), html=""))
+    if compared and compared.differences:
+        shown += difference_sections(compared.differences)
+        files.table("differences", long_rows(compared.differences))
+        files.table("configuration", configuration_table(compared.differences))
+        parts = [*(one for one in (curves_section(compared.differences),) if one.rows), *parts]
+        if unlike := unlike_published(compared):
+            shown.append(Section("Not beside the paper", " ".join(unlike)))
     if compared and compared.accuracy:
         shown.append(accuracy_section(compared.accuracy))
     if compared and compared.gains and compared.gains.verdicts:
@@ -96,8 +119,10 @@ def build(
     headlines: list[Card] = []
     if compared:
         headlines = gain_cards(compared.gains) if compared.gains else cards(compared)
+    if compared and compared.differences:
+        headlines = [*difference_cards(compared.differences), *(headlines if compared.published else ())]
     options = bool(compared and compared.gains)
-    write(output, page_html(every, shown, paper, problems, headlines, options).encode())
+    write(output, page_html(every, shown, paper, problems, headlines, options, beside).encode())
     return output
 
 
@@ -113,10 +138,12 @@ def page_html(
     problems: Sequence[str],
     headlines: Sequence[Card] = (),
     options: bool = False,
+    beside: Sequence[Reference] = (),
 ) -> str:
     """Render the page around the figures' sections, with `headlines` before its own cards.
 
     `options`: the runs use options that the paper did not use, so their difference from it is not a headline.
+    `beside`: centralised systems, of which those of the runs' models are listed.
     """
     logs = [run for run in runs if run.origin != "printed"]
     title = "The paper, from its own logs" if paper else f"{run_count(len(logs))} compared"
@@ -125,7 +152,7 @@ def page_html(
         if paper
         else "Every rate is by wall clock, every byte is billed by its destination."
     )
-    extra = [_unknown_section(runs, paper), _reference_section(runs), _run_section(runs)]
+    extra = [_unknown_section(runs, paper), _reference_section(runs, beside), _run_section(runs)]
     return render(
         title,
         lead,
@@ -133,6 +160,7 @@ def page_html(
         list(problems),
         [*headlines, *_cards(runs, not options)],
         [*shown, *(e for e in extra if e)],
+        terms(runs, paper),
     )
 
 
@@ -141,14 +169,20 @@ def _written(part: Drawn, files: FigureFolder, runs: Sequence[StudyRun]) -> Sect
     lead = " ".join(text for text in (part.lead, _origins(part.rows, runs)) if text)
     numbers = table([_shown(row) for row in part.rows], f"{part.heading}: the numbers", text=_TEXT)
     html = table(part.table, part.caption, text=_TEXT) if part.table else ""
+    if part.notes:
+        html += f'<ul class="soft">{"".join(f"<li>{escape(note)}</li>" for note in part.notes)}</ul>'
     html += f"<details><summary>The numbers of this figure</summary>{numbers}</details>"
     label = f"{part.heading}. The numbers are in the table after the figure."
     return files.section(part.name, part.heading, lead, part.rows, part.draw(), html, label)
 
 
-_TEXT = ("name", "panel", "group", "origin", "clock", "note", "kind", "source", "class", "src", "dst", "figure", "places",
+_TEXT = ("name", "panel", "group", "origin", "clock", "note", "kind", "source", "egress", "cost", "src", "dst", "figure", "places",
          "relative_to", "what", "why", "run", "model", "basis", "gpus", "judged", "host",
-         "experiment", "label", "against", "run_ids", "ratio_n_of")  # fmt: skip
+         "experiment", "label", "against", "run_ids", "ratio_n_of", "loss", "x_label", "run_id")  # fmt: skip
+
+
+_KIND_WORDS = {**CLASS_WORDS, **COST_KINDS}
+_BASIS_WORDS = {PAPER_BASIS: "the paper's"}
 
 
 def _shown(row: Row) -> dict[str, Any]:
@@ -160,49 +194,48 @@ def _shown(row: Row) -> dict[str, Any]:
         if key.endswith("_low"):
             low, high = value, row[f"{key.removesuffix('_low')}_high"]
             name = f"{key.removesuffix('_low')}, 95 %"
-            cells[name] = "-" if low is None or high is None else f"{low:.4g} to {high:.4g}"
+            cells[name] = "-" if low is None or high is None else f"{number(low)} to {number(high)}"
         elif key in ("difference", "relative"):
             cells[key] = None if value is None else f"{value:+.2%}"
         elif key == "n":
             cells[key] = "-" if value is None else value
+        elif key in ("kind", "class"):
+            cells["cost" if key == "kind" else "egress"] = _KIND_WORDS.get(value, value)
+        elif key == "basis":
+            cells[key] = _BASIS_WORDS.get(value, value)
+        elif key == "bytes":
+            cells["sent"] = size(value)
+        elif key in ("usd", "usd_per_h", "usd_per_vm_h", "usd_per_1m"):
+            cells[key] = None if value is None else usd(value)
         elif isinstance(value, bool):
             cells[key] = "yes" if value else ""
         else:
-            cells[key] = f"{value:.4g}" if isinstance(value, float) else value
+            cells[key] = number(value) if isinstance(value, float) else value
     return cells
 
 
 def _origins(rows: Sequence[Row], runs: Sequence[StudyRun]) -> str:
-    """Describe the origin of a figure's points. Emulated and printed runs are named."""
-    names: dict[str, list[str]] = {}
+    """Say how many of a figure's runs have which origin: `Emulated: 2 runs; as printed: 8.`"""
     counted: dict[str, set[str]] = {}
     for row in rows:
-        origin, name = row.get("origin"), str(row.get("name") or row.get("experiment"))
-        if not origin:
-            continue
-        if name not in names.setdefault(str(origin), []):
-            names[str(origin)].append(name)
-        several = str(row.get("run_ids") or "").split()
-        counted.setdefault(str(origin), set()).update(several or [name])
+        if origin := row.get("origin"):
+            name = str(row.get("name") or row.get("experiment"))
+            counted.setdefault(str(origin), set()).update(str(row.get("run_ids") or "").split() or [name])
+    if not counted:  # rows of all runs together
+        for run in runs:
+            if run.origin != "printed":
+                counted.setdefault(run.origin, set()).add(run.name)
     words = {
-        "log": ("From logs", False),
-        "own": ("Measured on rented VMs", False),
-        "emulated": ("Emulated", True),
-        "printed": ("As printed in the paper", True),
-        "recomputed": ("Recomputed from the paper's logs", True),
+        "emulated": "emulated",
+        "own": "measured on rented VMs",
+        "log": "from logs",
+        "printed": "as printed",
+        "recomputed": "recomputed from the paper's logs",
     }
-    sentences: list[str] = []
-    for origin, (text, named) in words.items():
-        if origin in names:
-            own = names[origin]
-            listed = named and len(own) <= _NAMED
-            sentences.append(f"{text}: {', '.join(own) if listed else run_count(len(counted[origin]))}.")
-    emulated = [run.name for run in runs if run.origin == "emulated"]
-    if not sentences and emulated:  # rows of all runs together
-        sentences.append(
-            f"Emulated: {', '.join(emulated) if len(emulated) <= _NAMED else run_count(len(emulated))}."
-        )
-    return " ".join(sentences)
+    text = "; ".join(
+        f"{said}: {run_count(len(counted[origin]))}" for origin, said in words.items() if origin in counted
+    )
+    return f"{text[:1].upper()}{text[1:]}." if text else ""
 
 
 def _range(scales: Sequence[float]) -> str:
@@ -273,19 +306,23 @@ def _cards(runs: Sequence[StudyRun], with_paper: bool) -> list[Card]:
 
 
 def _unknown_section(runs: Sequence[StudyRun], paper: bool) -> Section | None:
-    rows = unknown_rows(runs, paper)
-    if not rows:
+    found: dict[tuple[str, str], list[str]] = {}
+    for row in unknown_rows(runs, paper):
+        found.setdefault((row["what"], row["why"]), []).append(row["run"])
+    if not found:
         return None
+    rows = [{"run": ", ".join(names), "what": what, "why": why} for (what, why), names in found.items()]
     lead = "Figures that these runs' records do not give are not drawn and never counted as 0."
     return Section("Not known", lead, html=table(rows, "Unknown figures and why", text=_TEXT))
 
 
-def _reference_section(runs: Sequence[StudyRun]) -> Section | None:
+def _reference_section(runs: Sequence[StudyRun], beside: Sequence[Reference]) -> Section | None:
     models = {run.model for run in runs}
     rows = [
         {"name": r.name, "model": r.model, "gpus": r.gpus, "$/h": str(r.usd_per_h), "samples/s": f"{r.sps:g}",
-         "clock": r.clock, "basis": r.basis, "$/1M": f"{r.usd_per_1m:.3f}", "note": r.note, "source": r.source}
-        for r in references() if r.model in models
+         "clock": r.clock, "basis": _BASIS_WORDS.get(r.basis, r.basis), "$/1M": f"{r.usd_per_1m:.3f}",
+         "note": r.note, "source": r.source}
+        for r in beside if r.model in models
     ]  # fmt: skip
     if not rows:
         return None
@@ -299,12 +336,15 @@ def _run_section(runs: Sequence[StudyRun]) -> Section:
          "places": run.spread, "origin": run.origin, "prices": run.cost_basis, "warnings": len(run.warnings)}
         for run in runs
     ]  # fmt: skip
+    said: dict[str, list[str]] = {}
+    for run in runs:
+        for warning in run.warnings:
+            said.setdefault(warning, []).append(run.name)
     warned = "".join(
-        f"<li>{escape(run.name)}<ul>{''.join(f'<li>{escape(w)}</li>' for w in run.warnings)}</ul></li>"
-        for run in runs
-        if run.warnings
+        f"<li>{escape(warning)} <span class='soft'>({escape(', '.join(names))})</span></li>"
+        for warning, names in said.items()
     )
     html = table(rows, "The runs", text=(*_TEXT, "run id", "prices"))
     if warned:
-        html += f"<details><summary>Warnings of each run</summary><ul>{warned}</ul></details>"
-    return Section("Runs", "The origin of each point, and the warnings from reading its records.", html=html)
+        html += f"<details><summary>Warnings, each with its runs</summary><ul>{warned}</ul></details>"
+    return Section("Runs", "The origin of each point, and the warnings from reading the records.", html=html)

@@ -8,20 +8,23 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from analysis.compare.accuracy import AccuracyComparison, run_count
+from analysis.compare.differences import Differences
 from analysis.compare.options import Gains
 from analysis.compare.published import Check, ComparedRun, comparable, judge, kendall_tau, long_rows, why_not
 from analysis.compare.rows import Row
 from analysis.report.page import Card
 from analysis.report.study.sections import Drawn
+from experiments.catalog import published
 from experiments.study_file.limits import Limit
 from metrics.figures import compared_figure
+from metrics.readable import few, number
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_PANELS = (("sps", "throughput (samples/s)"), ("comm_s", "communication (s of a VM's epoch)"))
+_PANELS = (("sps", "mean of epoch rates (samples/s)"), ("comm_s", "communication (s of a VM's epoch)"))
 _WHOLE_STUDY = {
-    "kendall_tau": "Kendall's tau of samples/s",
+    "kendall_tau": "Kendall's tau of the mean epoch rates",
     "host_contended": "runs on a host that was too busy",
 }
 """Figures of a study as a whole that can have a limit, in words."""
@@ -37,16 +40,28 @@ class Compared:
     include_contended: bool = False
     accuracy: AccuracyComparison | None = None  # None: held-out accuracy is not compared
     gains: Gains | None = None  # None: there is no baseline
+    differences: Differences | None = None  # None: the runs are not compared with each other
+    whole: bool = True  # False: only some of the runs that the limits are for
 
     @property
     def checks(self) -> list[Check]:
         """All limits, applied to the runs that count."""
-        return judge(self.rows, self.limits, self.include_contended)
+        return judge(self.rows, self.limits, self.include_contended, self.whole)
 
     @property
     def named_twice(self) -> bool:
         """Whether rows need the run's id to be distinguished."""
         return len({row.experiment for row in self.rows}) < len(self.rows)
+
+    @property
+    def shown(self) -> list[ComparedRun]:
+        """The rows shown beside the paper's: all, or only those with published figures if runs are compared with each other."""
+        return [row for row in self.rows if row.published or self.differences is None]
+
+    @property
+    def published(self) -> bool:
+        """Whether the paper published one of these experiments."""
+        return any(row.published for row in self.rows)
 
 
 def comparison(compared: Compared) -> Drawn | None:
@@ -55,18 +70,21 @@ def comparison(compared: Compared) -> Drawn | None:
     if not any(row["published"] is not None for row in rows):
         return None
     lead = (
-        "The paper's published figures, the same figures recomputed from its logs if they are available, and what the runs "
-        "measured (emulated, unless the column 'on' says otherwise). Samples/s is the mean of the epochs' rates, as in the "
-        "paper. A percentage is (emulated - published) / published."
+        "The paper's figures, the same recomputed from its logs (replayed), and these runs'. Rates are means of the epochs' rates, "
+        "as in the paper, not throughput. A percentage is (run - published) / published."
     )
-    reasons = Counter(why_not(row, compared.include_contended) for row in compared.rows)
+    notes: list[str] = []
+    reasons = Counter(why_not(row, compared.include_contended) for row in compared.shown)
     for why, count in reasons.items():
         if why:
-            lead += f" Shown but not judged: {run_count(count)} ({why})."
+            notes.append(f"Shown but not judged: {run_count(count)} ({why}).")
     if whole := study_checks(compared):
-        lead += f" Over all runs: {'; '.join(whole)}."
+        notes.append(f"Over all runs: {'; '.join(whole)}.")
+    without: dict[str, list[str]] = {}
     for name, why in (compared.missing or {}).items():
-        lead += f" {name}: {why}."
+        without.setdefault(why, []).append(name)
+    for why, names in without.items():
+        notes.append(f"{few(names, 6, ', ')}: {why}.")
     return Drawn(
         "comparison",
         "Published, replayed, emulated",
@@ -75,27 +93,28 @@ def comparison(compared: Compared) -> Drawn | None:
         lambda: _drawn(rows),
         wide_rows(compared),
         "Published | replayed | emulated (difference from the published)",
+        notes,
     )
 
 
-def nothing_published(compared: Compared) -> str:
-    """Return the text that replaces the section: why no run has published figures."""
-    whys = Counter(row.not_judged or "the paper has no figures for it" for row in compared.rows)
-    reasons = "; ".join(f"{run_count(count)}: {why}" for why, count in whys.items())
-    return f"No run can be compared with the paper's published figures. {reasons}."
+def unlike_published(compared: Compared) -> list[str]:
+    """Describe why a run has no published figures although the paper's experiment has its name, a sentence each."""
+    return [
+        f"{row.experiment} ({row.run_id}) has no published figures: {row.not_judged}."
+        for row in compared.rows
+        if not row.published and published(row.experiment) is not None
+    ]
 
 
 def cards(compared: Compared) -> list[Card]:
     """Return the headlines: the rank correlation, and how many limits are met."""
     counted = comparable(compared.rows, compared.include_contended)
     tau = kendall_tau(counted)
-    found = [
-        Card(
-            "Kendall's tau",
-            "unknown" if tau is None else f"{tau:.3f}",
-            f"samples/s, {run_count(len(counted))}",
-        )
-    ]
+    found: list[Card] = []
+    if tau is not None or compared.whole:
+        of = "mean of epoch rates" if compared.whole else "mean of epoch rates, not the whole study"
+        shown = "unknown" if tau is None else f"{tau:.3f}"
+        found.append(Card("Kendall's tau", shown, f"{of}, {run_count(len(counted))}"))
     each = [c for c in compared.checks if c.scope == "each"]
     if each:
         inside = sum(1 for c in each if c.inside)
@@ -106,10 +125,10 @@ def cards(compared: Compared) -> list[Card]:
 def wide_rows(compared: Compared) -> list[Row]:
     """Return one row per run: "published | replayed | emulated (difference)" of each figure, and the verdict."""
     by_run: dict[str, dict[str, Row]] = {}
-    for r in long_rows(compared.rows, compared.checks):
+    for r in long_rows(compared.shown, compared.checks):
         by_run.setdefault(r["run_id"], {})[r["figure"]] = r
     found: list[Row] = []
-    for row in compared.rows:
+    for row in compared.shown:
         own = by_run.get(row.run_id, {})
         outside = [compared_figure(name).name for name, r in own.items() if r["inside"] is False]
         judged = any(r["inside"] is not None for r in own.values())
@@ -128,7 +147,7 @@ def study_checks(compared: Compared) -> list[str]:
     """Describe each limit on the study as a whole or on a median, and Kendall's tau even without a limit."""
     lines: list[str] = []
     for check in compared.checks:
-        if check.scope == "each":
+        if check.scope == "each" or (check.found is None and not compared.whole):
             continue
         what = (
             _WHOLE_STUDY[check.figure]
@@ -142,6 +161,8 @@ def study_checks(compared: Compared) -> list[str]:
             else f"at most {_number(check.high, share)}"
         )
         held = {True: "inside", False: "OUTSIDE", None: "unknown"}[check.inside]
+        if not compared.whole:
+            held = "not judged, needs all runs of the study"
         lines.append(f"{what}: {_number(check.found, share)} ({bound}: {held})")
     counted = comparable(compared.rows, compared.include_contended)
     tau = kendall_tau(counted)
@@ -159,7 +180,7 @@ def _dot_rows(compared: Compared) -> list[Row]:
     checks = compared.checks
     bounds = {(c.run_id, c.figure): (c.low, c.high) for c in checks if c.scope == "each"}
     found: list[Row] = []
-    for row in long_rows(compared.rows, checks):
+    for row in long_rows(compared.shown, checks):
         low, high = bounds.get((row["run_id"], row["figure"]), (None, None))
         found.append({**row, "low": low, "high": high})
     return found
@@ -185,7 +206,7 @@ def _cell(row: Row | None) -> str:
         return ""
     scale = compared_figure(row["figure"]).shown_factor
     values = [row["published"], row["replayed"], row["emulated"]]
-    text = " | ".join("-" if v is None else f"{v * scale:.4g}" for v in values)
+    text = " | ".join("-" if v is None else number(v * scale) for v in values)
     return text if row["difference"] is None else f"{text} ({row['difference']:+.1%})"
 
 

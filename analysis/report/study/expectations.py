@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from analysis.compare.expectations import Verdict
 from analysis.report.page import Card, Section, table
 from experiments.study_file.baseline import LOSSES
-from metrics.figures import FIGURES
+from metrics.figures import compared_figure
 
 _SHOWN = {"met": "met", "missed": "MISSED", "unknown": "unknown", "told": "no limit"}
 
@@ -21,10 +21,14 @@ def expected_lines(verdicts: Sequence[Verdict]) -> list[str]:
     return [
         f"Expected: {_counted(verdicts)}",
         *(
-            f"  {_SHOWN[one.verdict]:<{width}}  {one.row}: {FIGURES[one.expectation.figure].heading} {_found(one)}{_bound(one)}"
+            f"  {_SHOWN[one.verdict]:<{width}}  {one.row}: {_heading(one)} {_found(one)}{_bound(one)}"
             for one in verdicts
         ),
     ]
+
+
+def _heading(one: Verdict) -> str:
+    return compared_figure(one.expectation.figure).heading
 
 
 def expected_card(verdicts: Sequence[Verdict]) -> Card | None:
@@ -46,7 +50,7 @@ def expected_section(verdicts: Sequence[Verdict]) -> Section:
         {
             "row": one.row,
             "against": one.against,
-            "figure": FIGURES[one.expectation.figure].heading,
+            "figure": _heading(one),
             "found": "unknown" if one.found is None else _found(one),
             "asked": one.expectation.words,
             "judged": _SHOWN[one.verdict],

@@ -13,8 +13,9 @@ from analysis.report.study.expectations import expected_card
 from analysis.report.study.held_out import host_marks
 from analysis.report.study.sections import Drawn
 from experiments.study_file.baseline import LOSSES
-from metrics.figures import FIGURES
+from metrics.figures import FIGURES, compared_figure
 from metrics.provenance import all_marks, scales_mark
+from metrics.readable import number
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -35,7 +36,7 @@ def gain_table(gains: Gains) -> list[Row]:
         line: Row = {"experiment": row.title, "runs": len(row.counted), "on": row.ran_on}
         for column in gains.columns:
             cell = row.cells[column]
-            line[FIGURES[column].heading] = (
+            line[compared_figure(column).heading] = (
                 _learned(cell, row) if column in LOSSES else _figure(column, cell, row)
             )
         line["note"] = "; ".join(
@@ -112,10 +113,9 @@ def gain_section(gains: Gains) -> Drawn:
     for row in gain_long_rows(gains):
         name = f"{row['experiment']} {row['label']}".strip()
         rows.append({"name": name, **row, "origin": kinds[name], "ran_on": row["origin"]})
-    lead = " ".join(("Each option of the study and its baseline, the dashed line.", *gain_notes(gains)))
     return Drawn(
-        "gains", "What each option gains", lead, rows, lambda: _drawn(gains), gain_table(gains),
-        "Figure (times the baseline's, 95 % interval)",
+        "gains", "What each option gains", "Each option of the study and its baseline, the dashed line.", rows,
+        lambda: _drawn(gains), gain_table(gains), "Figure (times the baseline's, 95 % interval)", gain_notes(gains),
     )  # fmt: skip
 
 
@@ -139,7 +139,7 @@ def gain_cards(gains: Gains) -> list[Card]:
             if row.is_baseline or other is None or ratio is None:
                 continue
             theirs = f"{other.label or other.title}'s {_value(figure, other.cells[figure])}"
-            more = f"{row.label or row.title}: {_value(figure, row.cells[figure])} {FIGURES[figure].heading} against {theirs}"
+            more = f"{row.label or row.title}: {_value(figure, row.cells[figure])} {FIGURES[figure].unit} against {theirs}"
             found.append(Card(f"{name}, {row.name}", f"{ratio:.3f} x", more))
     return found
 
@@ -179,7 +179,7 @@ def _noise_notes(gains: Gains) -> list[str]:
     """Explain how losses are compared, the noise for one run of a row, and which rows have unknown noise."""
     shown = [column for column in gains.columns if column in LOSSES]
     known = [
-        f"{row.title} (n {row.cells[column].noise_n}) {FIGURES[column].heading} {noise:.4f}"
+        f"{row.title} (n {row.cells[column].noise_n}) {compared_figure(column).heading} {noise:.4f}"
         for row in gains.rows
         if row.is_baseline
         for column in shown
@@ -188,7 +188,7 @@ def _noise_notes(gains: Gains) -> list[str]:
     of_one = f"; for one run against {'; '.join(known)}" if known else ""
     notes = [
         "Losses: the last record at or before the smallest count of samples that every run of the model reached (a tenth of a "
-        "target batch more is accepted), with the count of samples actually trained on. Noise: the bound that chance auncertain "
+        "target batch more is accepted), with the count of samples actually trained on. Noise: the bound that chance alone "
         "stays within in 95 of 100 cases, t(n - 1) times the standard deviation of the n runs that a row is compared with, "
         f"times the root of 1/n + 1/(number of its own runs){of_one}.",
     ]
@@ -197,7 +197,7 @@ def _noise_notes(gains: Gains) -> list[str]:
         for column in shown:
             cell = row.cells[column]
             if cell.difference is not None and cell.noise is None:
-                uncertain.setdefault(cell.why, []).append(f"{row.title} {FIGURES[column].heading}")
+                uncertain.setdefault(cell.why, []).append(f"{row.title} {compared_figure(column).heading}")
     return notes + [f"{why[:1].upper()}{why[1:]} ({', '.join(rows)})." for why, rows in uncertain.items()]
 
 
@@ -205,8 +205,8 @@ def _value(column: str, cell: Cell) -> str:
     if cell.value is None:
         return "unknown"
     if column == "usd_per_1m":
-        return f"{cell.value:.3g}"
-    return f"{cell.value * FIGURES[column].shown_factor:.4g}"
+        return number(cell.value, 3)
+    return number(cell.value * FIGURES[column].shown_factor)
 
 
 def _dropped(row: Gain) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from analysis.compare.paper import ONE_CLOCK, PAPER_BASIS, published_costs, references
+from analysis.compare.paper import ONE_CLOCK, PAPER_BASIS, Reference, published_costs, references
 from analysis.compare.rows import (
     Row,
     cost_rows,
@@ -27,10 +27,12 @@ if TYPE_CHECKING:
 
 _BASES = ((PAPER_BASIS, "the paper's basis"), (ONE_CLOCK, "one clock"))
 _FAMILIES = (("CV", "cost-cv", "Figure 1"), ("NLP", "cost-nlp", "Figure 15"))
+_GRANULARITY = "The paper's phase timers miss the wait for the GPU, so it is higher by wall clock."
+AGAINST_PEERS = ("throughput", "granularity", "speedup")
+"""Names of the sections that need several numbers of peers."""
 _SCATTER_LEAD = (
-    "Up and to the left is expensive and slow. A point's line is the 95 % interval of its rate; an arrow means that it "
-    "leaves the figure. Dollars are the VMs' price and the egress, without the training data, whose cost per sample is the "
-    "same for every system, as in the paper's figures. "
+    "Up and to the left is expensive and slow. Dollars are the VMs and the egress, without the training data, whose cost per "
+    "sample is the same for every system."
 )
 
 
@@ -45,11 +47,12 @@ class Drawn:
     draw: Callable[[], Figure]
     table: Sequence[Row] = ()  # always visible, while the rows are in a collapsed block
     caption: str = ""
+    notes: Sequence[str] = ()  # how to read the table, a sentence each
 
 
-def sections(runs: Sequence[StudyRun], paper: bool) -> list[Drawn]:
-    """Return the sections for which these runs have rows, in the page's order."""
-    found = [*(_paper_costs(runs) if paper else _costs(runs)), *_against_peers(runs, paper)]
+def sections(runs: Sequence[StudyRun], paper: bool, beside: Sequence[Reference]) -> list[Drawn]:
+    """Return the sections for which these runs have rows, in the page's order. `beside`: centralised systems."""
+    found = [*(_paper_costs(runs) if paper else _costs(runs, beside)), *_against_peers(runs, paper)]
     found += [
         _phases(runs),
         *(_paper_stacks(runs) if paper else _stacks(runs)),
@@ -60,18 +63,14 @@ def sections(runs: Sequence[StudyRun], paper: bool) -> list[Drawn]:
     return [section for section in found if section.rows]
 
 
-def _costs(runs: Sequence[StudyRun]) -> list[Drawn]:
+def _costs(runs: Sequence[StudyRun], beside: Sequence[Reference]) -> list[Drawn]:
     from analysis.charts.scatter import scatter
 
     known = {run.model for run in runs}
-    rows = scatter_rows(runs, [r for r in references() if r.model in known], ONE_CLOCK)
+    rows = scatter_rows(runs, [r for r in beside if r.model in known], ONE_CLOCK)
     panels = [(model, [r for r in rows if r["panel"] == model]) for model in sorted(known)]
     panels = [p for p in panels if any(r["sps"] and r["usd_per_1m"] for r in p[1])] or panels[:1]
-    lead = (
-        _SCATTER_LEAD
-        + "The centralised systems are the paper's, with the clock and the price of its figures."
-    )
-    return [Drawn("cost-throughput", "Cost against throughput", lead, rows, lambda: scatter(panels))]
+    return [Drawn("cost-throughput", "Cost against throughput", _SCATTER_LEAD, rows, lambda: scatter(panels))]
 
 
 def _paper_costs(runs: Sequence[StudyRun]) -> list[Drawn]:
@@ -84,12 +83,7 @@ def _paper_costs(runs: Sequence[StudyRun]) -> list[Drawn]:
         beside = [r for r in references() if r.model in models]
         both = [(title, scatter_rows(own, beside, basis)) for basis, title in _BASES]
         rows = [row for _, part in both for row in part]
-        lead = (
-            f"The paper's {figure}, on its own basis and on one clock. {_SCATTER_LEAD}On the paper's basis the rate of a "
-            "single GPU is by phase timers, that of a swarm by wall clock, and egress is billed by assumed shares. On one "
-            "clock every rate is by wall clock and the measured epochs' bytes are billed by destination; systems whose "
-            "wall-clock rate is unknown have a dagger."
-        )
+        lead = f"The paper's {figure} and the same on one clock. {_SCATTER_LEAD}"
         found.append(
             Drawn(name, f"Cost against throughput: {family}", lead, rows, lambda both=both: scatter(both))
         )
@@ -101,7 +95,7 @@ def _against_peers(runs: Sequence[StudyRun], paper: bool) -> list[Drawn]:
 
     figures = "The paper's Figures 7 (A), 8 (B) and 9 (C). " if paper else ""
     alone = (
-        "A single GPU's rate differs between the two clocks; a swarm's does not."
+        "Only a single GPU's rate differs between the two bases."
         if paper
         else "Samples per second of wall time."
     )
@@ -137,14 +131,12 @@ def _against_peers(runs: Sequence[StudyRun], paper: bool) -> list[Drawn]:
         ),
         Drawn(
             "granularity", "Granularity against peers",
-            f"{figures}Calculation time / communication time of a VM's epoch. The paper's uses phase timers for the "
-            "calculation, which miss the wait for the GPU; by wall clock it is higher.", ratio_rows,
+            f"{figures}{_GRANULARITY if paper else 'Mean of the epochs.'}", ratio_rows,
             lambda: against_peers(ratio_panels, "granularity", log=True, together=True),
         ),
         Drawn(
             "speedup", "Speed-up on both bases",
-            "Throughput relative to a single GPU of the same kind. The paper divides a wall-clock rate by a phase-timed "
-            "one; on one clock both are by wall clock.", speed_rows,
+            "Throughput relative to a single GPU of the same kind. The paper divides rates of two clocks.", speed_rows,
             lambda: against_peers(speed_panels, "speed-up", ideal=True, together=True),
         ),
     ]  # fmt: skip
@@ -154,7 +146,7 @@ def _phases(runs: Sequence[StudyRun]) -> Drawn:
     from analysis.charts.bars import phases
 
     rows = phase_rows(runs)
-    lead = "Wall time of a VM's epoch outside and inside the synchronising optimizer step, mean over VMs and epochs."
+    lead = "Wall time of a VM's epoch outside and inside its averaging round, mean over VMs and epochs."
     return Drawn("phases", "Calculation and communication", lead, rows, lambda: phases(rows))
 
 
@@ -176,9 +168,8 @@ def _paper_stacks(runs: Sequence[StudyRun]) -> list[Drawn]:
     ]
     bars = {r["name"] for _, part in both for r in part}
     lead = (
-        "The paper's Figure 11 and what its Figures 1 and 15 charge for 8 T4s, all as printed. It bills egress by assumed "
-        'shares (C-8: 8/20, 6/20, 6/20) or by those of another run, although averaging sends equally to every VM. Its "GB" '
-        "is 1.024e9 bytes, over the whole run. Bars that are only on the left were not recomputed: the destinations are unknown."
+        "The paper's Figure 11, and what its Figures 1 and 15 charge for 8 T4s. It bills egress by assumed shares, although "
+        "averaging sends equally to every VM. Right: the same bytes by destination, where that is known."
     )
     rows = [r for _, part in both for r in part]
     found = [Drawn("cost-study", "The paper's cost stack", lead, rows, lambda: costs(both))] if bars else []
@@ -186,9 +177,8 @@ def _paper_stacks(runs: Sequence[StudyRun]) -> list[Drawn]:
     if assumed:
         panels = [("the paper's assumptions", assumed), ("billed by destination", ours)]
         text = (
-            "The cost of one VM-hour. Left: the paper's assumptions, applied to each run's own records. Right: the measured "
-            "epochs' bytes at the price book's price for their destination; for printed runs the printed bytes in equal parts "
-            "to every other VM."
+            "The cost of one VM-hour: left by the paper's assumptions, right by where each byte went (printed runs: in equal "
+            "parts to every other VM)."
         )
         found.append(
             Drawn("cost-kinds", "Dollars an hour by kind", text, [*assumed, *ours], lambda: costs(panels), ())
@@ -207,10 +197,11 @@ def _links(runs: Sequence[StudyRun]) -> Drawn:
         key = (str(row["src"]), str(row["dst"]))
         cells[key] = cells.get(key, 0.0) + float(row["bytes"])
     merged = [{"src": src, "dst": dst, "bytes": size} for (src, dst), size in cells.items()]
-    lead = (
-        "Bytes from VM to VM by region, summed over all runs with records, whole runs. Logs count a VM's whole network card: "
-        "their bytes are split equally over the other VMs, as averaging sends them."
-    )
+    lead = "Bytes from VM to VM, summed over all runs with records."
+    if any(src == dst for src, dst in cells):
+        lead += " A cell from a region to itself is traffic between VMs inside that region."
+    if any(run.origin == "log" for run in runs):
+        lead += " Logs do not say where bytes went: they are split equally over the other VMs."
     return Drawn("egress", "Egress between regions", lead, rows, lambda: traffic_matrix(merged))
 
 
@@ -219,7 +210,7 @@ def _places(runs: Sequence[StudyRun]) -> Drawn:
 
     rows = place_rows(runs)
     panels = [(m, [r for r in rows if r["panel"] == m]) for m in sorted({r["panel"] for r in rows})]
-    lead = "Throughput by wall clock of equally many VMs in different places, relative to the first series of that size."
+    lead = "Equally many VMs in different places, relative to the first series of that size."
     return Drawn(
         "places",
         "Places compared at equal peers",
@@ -235,10 +226,7 @@ def _against_paper(runs: Sequence[StudyRun]) -> Drawn:
     from analysis.charts.bars import differences
 
     rows = difference_rows(runs)
-    lead = (
-        "The paper's published figures of the same runs and ours, each on the published figure's own basis. "
-        "Published figures are rounded: 0.6 may be anything from 0.55 to 0.65."
-    )
+    lead = "Each on the published figure's own basis. Published figures are rounded: 0.6 may be anything from 0.55 to 0.65."
     return Drawn(
         "beside-the-study",
         "Compared with the paper",

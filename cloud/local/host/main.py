@@ -27,10 +27,12 @@ from cloud.local.host import faults, programs, store
 from cloud.local.host.control import ControlServer
 from cloud.local.host.guardian import HOST_FILE, guard, write_json
 from cloud.local.host.preemption import Preemptions
-from cloud.local.host.vms import Vm, announce, vm_folder, write_vm_folder
+from cloud.local.host.vms import Vm, announce, process_title, vm_folder, write_vm_folder
 from cloud.local.network.fabric import Fabric, LoopbackFabric, NodeHandle, SwitchFabric
 from cloud.local.options import LocalOptions
 from cloud.provider import InvalidRequestError, ProviderError, is_monitor
+from cloud.targets import LOCAL
+from cloud.vm_report import read_status
 
 _GRACE_S = 10.0  # from SIGTERM to SIGKILL when a VM is terminated
 
@@ -56,7 +58,9 @@ class _Host:
         self._selector = selectors.DefaultSelector()
         self._control = ControlServer(self._selector, self._answer)
         self._signals, self._signalled = socket.socketpair()
-        self._preemptions = Preemptions(options.preempt, self._vms, self._after, self._preempt, self._noticed)
+        self._preemptions = Preemptions(
+            options.preempt, self._vms, self._after, self._trains, self._preempt, self._noticed
+        )
         self._load_earlier_vms()
         self._fabric: Fabric = self._make_fabric()
         self._store_pid: int | None = None
@@ -135,6 +139,7 @@ class _Host:
 
     def _tick(self) -> None:
         self._fabric.tick()
+        self._preemptions.tick()
         if time.monotonic() - self._heard_s > self._options.lease_s:
             self._fail(f"no client contacted the emulated cloud for {self._options.lease_s:.0f} s")
             self._stop = True
@@ -149,7 +154,7 @@ class _Host:
                 importlib.import_module(module)
         except ImportError as error:
             self._fail(
-                f"cannot import the peers' packages ({error}); install it with: pip install -e '.[local]' in a clone of orch"
+                f"cannot import the peers' packages ({error}); install them with `{LOCAL.install}` in a clone of orch"
             )
             return
         self._warm = True
@@ -276,6 +281,7 @@ class _Host:
             (folder / "config.json",),
             ns_fd=node.ns_fd,
             folder=folder,
+            title=process_title(vm.vm, self._run_folder.name),
             temp=self._temp / "t" / str(node.index),
             environment={**self._options.environment, "ORCH_VM": vm.vm, "ORCH_ADDRESS": vm.address},
             close=self._own_fds(but=node.ns_fd),
@@ -284,6 +290,9 @@ class _Host:
         if vm.billed:
             self._preemptions.started(vm)
         self._write()
+
+    def _trains(self, vm: Vm) -> bool:
+        return read_status(vm_folder(self._run_folder, vm.vm) / "status.json").get("phase") == "training"
 
     def _preempt(self, vm: Vm) -> None:
         if vm.alive:

@@ -30,17 +30,18 @@ def start(
     *,
     ns_fd: int | None,
     folder: Path,
+    title: str,
     temp: Path,
     environment: Mapping[str, str],
     close: Sequence[int],
 ) -> tuple[int, int]:
-    """Fork a program; returns its pid as seen by this process and by the machine's /proc."""
+    """Fork a program; returns its pid as seen by this process and by the machine's /proc. `title`: for `ps`."""
     read_end, write_end = os.pipe()
     pid = os.fork()
     if pid == 0:
         try:
             os.close(read_end)
-            _become(ns_fd, folder, temp, environment, close)
+            _become(ns_fd, folder, title, temp, environment, close)
             os.write(
                 write_end,
                 os.readlink("/proc/self").encode() if sys.platform == "linux" else b"%d" % os.getpid(),
@@ -65,7 +66,12 @@ def start(
 
 
 def _become(
-    ns_fd: int | None, folder: Path, temp: Path, environment: Mapping[str, str], close: Sequence[int]
+    ns_fd: int | None,
+    folder: Path,
+    title: str,
+    temp: Path,
+    environment: Mapping[str, str],
+    close: Sequence[int],
 ) -> None:
     """Turn the forked child into a process of the VM: drop the host's signals, descriptors and environment."""
     os.setsid()
@@ -74,6 +80,8 @@ def _become(
         signal.signal(number, signal.SIG_DFL if number != signal.SIGINT else signal.default_int_handler)
     if sys.platform == "linux":
         kernel.end_with_parent(signal.SIGKILL)
+        with contextlib.suppress(OSError):  # a program runs without its title, too
+            kernel.name_process(title)
     if ns_fd is not None:
         kernel.enter_network(ns_fd)
     for fd in close:

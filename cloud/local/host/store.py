@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 from cloud.local.host import programs
 from cloud.local.host.guardian import write_json
+from cloud.local.host.vms import process_title
 from cloud.local.network import kernel
 from cloud.local.options import StoreOptions
 from cloud.provider import InvalidRequestError, TransientError
@@ -42,8 +43,9 @@ def start(
         data = Path(options.folder) if options.folder else cloud_folder / "swift"
         program, arguments, enter = "cloud.local.host.store:serve_swift", (options, data, ip, status), ns_fd
     return programs.start(
-        program, arguments, ns_fd=enter, folder=folder, temp=temp, environment={}, close=close
-    )[0]
+        program, arguments, ns_fd=enter, folder=folder,
+        title=process_title("store", cloud_folder.parent.name), temp=temp, environment={}, close=close,
+    )[0]  # fmt: skip
 
 
 def serve_swift(options: StoreOptions, folder: Path, ip: str, status: Path) -> None:

@@ -58,6 +58,11 @@ def vm_folder(run_folder: Path, vm: str) -> Path:
     return run_folder / "monitor" if is_monitor(vm) else run_folder / "vms" / vm
 
 
+def process_title(vm: str, run: str) -> str:
+    """How `ps` shows the processes of a VM. Names of VMs contain the run's id, those of monitors do not."""
+    return f"orch: {vm}" if vm.startswith(run) else f"orch: {run} {vm}"
+
+
 def observed(vm: Vm, run_folder: Path) -> Observed:
     """A VM in the form of the provider contract."""
     return Observed(

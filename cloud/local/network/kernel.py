@@ -72,6 +72,16 @@ def adopt_orphans() -> None:
     _check(_libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "prctl(PR_SET_CHILD_SUBREAPER)")
 
 
+def name_process(title: str) -> None:
+    """Replace this process's command line, as `ps` shows it, by `title`, cut to the length of the present one."""
+    with open("/proc/self/stat") as file:
+        fields = file.read().rpartition(")")[2].split()
+    begin, end = int(fields[45]), int(fields[46])  # arg_start and arg_end; 0 where they may not be read
+    if 0 < begin < end:
+        text = title.encode()[: end - begin - 1]
+        ctypes.memmove(begin, text.ljust(end - begin, b"\0"), end - begin)
+
+
 def precise_timers() -> None:
     """Let this process wake up on time instead of up to 50 microseconds later."""
     _check(_libc.prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0), "prctl(PR_SET_TIMERSLACK)")

@@ -33,14 +33,22 @@ class Found:
 
     offers: tuple[Offer, ...]  # cheapest first, unknown prices last
     why: str = ""  # one sentence: why there are none, or why they are not from the catalog
+    price: Price | None = None  # the row that prices the offer, if it is from a price book
+    row_helps: bool = False  # the price is unknown, and a row in a price book would give it
 
 
 class Catalogs:
-    """Offers by place, from the catalogs in `folder` or else from the books."""
+    """Offers by place, from the catalogs in `folder` or else from the books.
 
-    def __init__(self, folder: Path, books: Sequence[PriceBook] = ()) -> None:
+    `own`: a book with rows of the user's, which count before those of the other books, whatever their dates.
+    """
+
+    def __init__(
+        self, folder: Path, books: Sequence[PriceBook] = (), *, own: PriceBook | None = None
+    ) -> None:
         self._folder = folder
-        self._books = tuple(books)
+        self._own = own
+        self._books = tuple(books) if own is None else (own, *books)
 
     def offers(self, location: str, accelerator: str, use_spot: bool) -> tuple[Offer, ...]:
         """Return the offers of `look`."""
@@ -86,18 +94,28 @@ class Catalogs:
         prices = [(book, book.vm(location, accelerator, use_spot)) for book in self._books]
         known: list[tuple[PriceBook, Price]] = [(book, price) for book, price in prices if price is not None]
         if known:
-            book, price = max(known, key=lambda pair: pair[1].valid_from)  # the first of several newest
-            source = f"price book {book.name}:{price.line}, valid from {price.valid_from} ({price.source})"
+            newest = max(
+                (price for _, price in known), key=lambda price: price.valid_from
+            )  # the first of several
+            price = next((price for book, price in known if self._is_users(book, price)), newest)
+            source = f"price book {price.origin}, valid from {price.valid_from} ({price.source})"
             offer = self._offer(location, price.instance, accelerator, use_spot, price.usd, source)
-            return Found((offer,), f"{why}: prices are those of the price books")
+            return Found((offer,), f"{why}: prices are those of the price books", price)
         names = ", ".join(book.name for book in self._books) or "no book"
         market = "spot" if use_spot else "on-demand"
         reason = f"unknown: {why}, and {names} has no {market} price of {accelerator} there"
         other = [book.vm(location, accelerator, not use_spot) for book in self._books]
         instance = next((price.instance for price in other if price is not None), "")
         if not instance:
-            return Found((), reason)
-        return Found((self._offer(location, instance, accelerator, use_spot, None, reason),))
+            return Found((), reason, row_helps=True)
+        offer = self._offer(location, instance, accelerator, use_spot, None, reason)
+        return Found((offer,), row_helps=True)
+
+    def _is_users(self, book: PriceBook, price: Price) -> bool:
+        """Whether the price is the user's own, and not that of another book below it."""
+        others = [each for each in self._books if each is not self._own]
+        rows = [row for each in others for row in each.tiers.get((price.key, price.valid_from), ())]
+        return book is self._own and all((row.usd, row.source) != (price.usd, price.source) for row in rows)
 
     @staticmethod
     def _offer(
@@ -109,8 +127,11 @@ class Catalogs:
 
 def here(book: PriceBook, environ: Mapping[str, str]) -> Catalogs:
     """Return this machine's catalogs, followed by an experiment's price book and the other books that come with orch."""
-    others = [load(name) for name in book_names()]
-    return Catalogs(catalog_folder(environ), (book, *(b for b in others if b.sha256 != book.sha256)))
+    shipped = [load(name) for name in book_names()]
+    others = [each for each in shipped if each.sha256 != book.sha256]
+    if len(others) == len(shipped):
+        return Catalogs(catalog_folder(environ), others, own=book)
+    return Catalogs(catalog_folder(environ), (book, *others))
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from pathlib import Path
 from cloud.provider import InvalidRequestError, LaunchRequest
 from cloud.sky.vm.bootstrap import CHECK, run_script
 from cloud.sky.vm.secrets import seal
+from cloud.targets import SKY
 
 # Packages that a peer may import; the controller is not among them.
 _SHIPPED = ("cloud", "experiments", "metrics")
@@ -84,7 +85,7 @@ def requirements() -> str:
     except PackageNotFoundError as error:
         raise InvalidRequestError(
             f"{error.name} is not installed on this machine, whose package versions the VMs get; "
-            "install it with: pip install -e '.[local,sky]' in a clone of orch"
+            f"install it with `{SKY.install}` in a clone of orch"
         ) from error
     return "".join(f"{name}=={pins[name]}\n" for name in sorted(pins))
 

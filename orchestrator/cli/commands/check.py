@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from orchestrator.checks.findings import Finding, usable
-from orchestrator.cli.commands.launch import Where
+from orchestrator.cli.choosing import MatrixOption, Where
 from orchestrator.cli.render.output import SCHEMA_VERSION, Format, as_json, rows_text
+
+if TYPE_CHECKING:
+    from experiments.schema.models import ExperimentSpec
 
 _COLUMNS = ("check", "state", "found", "next")
 
@@ -22,6 +25,14 @@ def register(app: typer.Typer) -> None:
 
 
 def _check(
+    experiment: Annotated[
+        str,
+        typer.Argument(
+            metavar="[FILE|NAME]",
+            help="Also check what this experiment needs, and only the clouds where it rents VMs.",
+            show_default=False,
+        ),
+    ] = "",
     on: Annotated[
         Where,
         typer.Option(
@@ -48,25 +59,27 @@ def _check(
         typer.Option(
             "--set",
             metavar="KEY=VALUE",
-            help="With --aws-role: override a value of the experiment. Repeatable.",
+            help="Override a value of the experiment. Repeatable.",
         ),
     ] = None,
+    matrix: MatrixOption = None,
     output: Annotated[
         Format, typer.Option("--output", "-o", help="table, json, yaml or csv.")
     ] = Format.table,
 ) -> None:
     """Check whether a run can start from this machine.
 
-    Checks packages, clouds, ports, disk and memory. Each line that is not ok is followed by what to do about
-    it. Works offline unless --online is given, from files, the environment and this machine. Secrets are only
-    checked for presence; their values are neither kept nor shown.
+    Checks packages, clouds, ports, disk and memory, and with FILE|NAME whether that experiment can be launched from
+    here. Each line that is not ok is followed by what to do about it; the last line is the verdict. Works offline
+    unless --online is given, from files, the environment and this machine. Secrets are only checked for presence;
+    their values are neither kept nor shown.
 
     Exit: 0 nothing that was checked prevents a run on --on, 2 something required is missing; with --aws-role 2
     for an experiment without places on AWS.
 
     \b
-    JSON: {"schema_version", "on", "online", "usable", "findings": [{"check", "state": "ok"|"warning"|
-      "missing"|"unknown", "found", "next"}]}
+    JSON: {"schema_version", "on", "online", "experiment" (its name or null), "usable", "verdict", "findings":
+      [{"check", "state": "ok"|"warning"|"missing"|"unknown", "found", "next"}]}
     """
 
     from orchestrator.cli.exits import WRONG
@@ -74,20 +87,24 @@ def _check(
     if aws_role is not None:
         _print_aws_role(aws_role, overrides or ())
         return
-    findings = _findings(on.value, online)
+    spec = _experiment(experiment, overrides or (), matrix or ())
+    findings = _findings(on.value, online, spec)
     rows = [asdict(finding) for finding in findings]
     can = usable(findings)
+    last = _verdict(on.value, findings, None if spec is None else spec.name)
     if output is Format.json:
         document = {
             "schema_version": SCHEMA_VERSION,
             "on": on.value,
             "online": online,
+            "experiment": None if spec is None else spec.name,
             "usable": can,
+            "verdict": last,
             "findings": rows,
         }
         typer.echo(as_json(document), nl=False)
     elif output is Format.table:
-        for line in _lines(findings):
+        for line in (*_lines(findings), last):
             typer.echo(line)
     else:
         typer.echo(rows_text("findings", rows, _COLUMNS, output), nl=False)
@@ -128,10 +145,24 @@ def _lines(findings: list[Finding]) -> list[str]:
     return lines
 
 
-def _findings(on: str, online: bool) -> list[Finding]:
+def _experiment(name: str, overrides: Sequence[str], matrix: Sequence[str]) -> ExperimentSpec | None:
+    """Load the experiment to check for; None: none was named. Raises SpecError, UsageError."""
+    from experiments.parse import load
+    from orchestrator.errors import UsageError
+
+    if name:
+        return load(name, overrides, matrix)
+    if overrides or matrix:
+        raise UsageError("--set and --matrix need an experiment: add FILE|NAME, or use --aws-role FILE|NAME")
+    return None
+
+
+def _findings(on: str, online: bool, spec: ExperimentSpec | None) -> list[Finding]:
     from cloud.targets import TARGETS
+    from cloud.vendors import AWS, RENTABLE
     from orchestrator.checks import clouds, machine
     from orchestrator.home import home_folder
+    from orchestrator.launch.rent_checks import clouds_of
 
     rents = TARGETS[on].rents
     found = [*machine.versions(on), machine.disk(home_folder(), on), machine.memory(on)]
@@ -139,14 +170,85 @@ def _findings(on: str, online: bool) -> list[Finding]:
         found += [*machine.ports(), clouds.owner(home_folder())]
     else:
         found.append(machine.namespaces())
-    known = clouds.credentials(os.environ, wanted=rents)
-    found += [*known, *clouds.catalogs(os.environ)]
+    needed = list(RENTABLE)
+    if spec is not None:  # a run on this machine needs no cloud
+        needed = [cloud for cloud in clouds_of(spec) if rents and cloud in RENTABLE]
+    known = clouds.credentials(os.environ, needed, wanted=rents, each=spec is not None)
+    found += [*known, *clouds.catalogs(os.environ, needed)]
+    if spec is not None:
+        found += _of_experiment(on, spec)
     if not online:
         text = "not checked: clouds are contacted with --online only"
         return [*found, Finding("clock, quotas, acceptance", "unknown", text, "`orch check --online`")]
-    from cloud.vendors import AWS, RENTABLE
     from orchestrator.checks import online as asked
 
     names = [finding.check.split()[-1] for finding in known if finding.state == "ok"]
     found += [*asked.accepted(names), *(asked.clock(name) for name in names or list(RENTABLE)[:1])]
     return [*found, *(asked.quotas() if AWS.name in names else ())]
+
+
+def _of_experiment(on: str, spec: ExperimentSpec) -> list[Finding]:
+    """The obstacles of a launch that no other finding is about."""
+    from orchestrator.cli.starting import plan_for
+    from orchestrator.launch.machine_checks import machine_obstacles
+    from orchestrator.launch.obstacles import ObstacleCode, ObstacleGroup
+
+    checked = (ObstacleCode.PACKAGES, ObstacleCode.CREDENTIALS)
+    against = [
+        *plan_for(spec, on).obstacles,
+        *(each for each in machine_obstacles(spec, on, os.environ) if each.code not in checked),
+    ]
+    if not against:
+        return [Finding("experiment", "ok", f"{spec.name} needs no change")]
+    return [
+        Finding(
+            "secrets" if each.group is ObstacleGroup.MACHINE else f"experiment {each.code}",
+            "missing",
+            each.text,
+        )
+        for each in against
+    ]
+
+
+def _verdict(on: str, findings: Sequence[Finding], experiment: str | None) -> str:
+    """Sum the findings up in a sentence: what is ready, and what is missing, for the experiment if there is one."""
+    from cloud.targets import TARGETS
+    from cloud.vendors import RENTABLE
+
+    states = {finding.check: finding.state for finding in findings}
+    clouds = [vendor.title for name, vendor in RENTABLE.items() if states.get(f"credentials {name}") == "ok"]
+    missing = _missing_words(findings, every_cloud=experiment is not None)
+    if missing:
+        found = f"{_and(clouds)} {'has' if len(clouds) == 1 else 'have'} credentials; " if clouds else ""
+        return f"{found}missing{f' for {experiment}' if experiment else ''}: {', '.join(missing)}"
+    ready = clouds if TARGETS[on].rents else ["this machine"]
+    enough = f"; that is enough for {experiment}" if experiment else ""
+    return f"{_and(ready)} {'is' if len(ready) == 1 else 'are'} ready{enough}"
+
+
+def _missing_words(findings: Sequence[Finding], *, every_cloud: bool) -> list[str]:
+    """Name what is missing, each kind once."""
+    kinds: dict[str, list[str]] = {}
+    for finding in findings:
+        if finding.state == "missing":
+            kind, _, name = finding.check.partition(" ")
+            kinds.setdefault(kind, []).append(name)
+    words: list[str] = []
+    for kind, names in kinds.items():
+        match kind:
+            case "version":
+                words.append(f"{_and(names)} (not installed)")
+            case "credentials":
+                of = _and(names) if every_cloud else f"one of {', '.join(names)}"
+                words.append(f"credentials of {of}")
+            case "experiment":
+                words.append(f"{len(names)} change{'s' if len(names) > 1 else ''} of the experiment")
+            case "secrets":
+                words.append("values of secrets")
+            case _:
+                words.extend(f"{kind} {name}".strip() for name in names)
+    return words
+
+
+def _and(words: Sequence[str]) -> str:
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)

@@ -1,4 +1,4 @@
-"""`orch compare`: runs next to the paper's figures and logs, judged by limits and expectations."""
+"""`orch compare`: runs next to each other, and next to the paper's figures and logs, judged by limits and expectations."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from orchestrator.cli.render.output import Format, as_json, plain, rows_text
 from orchestrator.cli.render.terminal import say
 
 if TYPE_CHECKING:
+    from analysis.compare.differences import Differences
     from analysis.report.study.comparison import Compared
 
 _LONG = (
@@ -21,7 +22,7 @@ _LONG = (
 _TABLE = (
     "experiment",
     "on",
-    "sps",
+    "epoch rate",
     "off",
     "comm_s",
     "comm_off",
@@ -32,6 +33,8 @@ _TABLE = (
     "tries",
     "limits",
 )
+_VALUE_WIDE = 48  # characters of a configuration's value
+_RUNS_WIDE = 3  # runs beside the first one in a table; the others go into further tables
 _FIGURES_WIDE = 4  # figures per table of options; the others go into a second table
 
 
@@ -81,14 +84,20 @@ def _compare(
         Format, typer.Option("--output", "-o", help="table, json, yaml or csv.")
     ] = Format.table,
 ) -> None:
-    """Compare runs or a study with the published figures.
+    """Compare runs with each other and with the published figures.
+
+    Runs are compared with the first one: the keys of the configuration that differ; each figure with its interval,
+    the difference, and whether that is beyond the noise between epochs; the losses after equally many samples. --report
+    draws the curves. The figures of the paper follow only if it published one of the experiments.
 
     Each figure is shown as published, as replayed from the paper's logs, and as measured by the run ("emulated",
     whatever the run ran on: see the column ON and "origin"). An unfinished study is compared as far as it has run;
     the missing runs are named. Published figures exist only for the paper's experiments: a run with another model,
     batch size, target batch size or set of peers has none. A run is shown but neither judged nor ranked if its host
     was too busy (unless --include-contended), if it has a label or an option that the paper did not use, or if it
-    ran on loopback, without network distance. A run whose HOST is unknown counts.
+    ran on loopback, without network distance. A run whose HOST is unknown counts. EPOCH RATE, and "sps" in "rows", is
+    the mean of the epochs' rates, as in the paper; throughput ("sps" in "differences") is samples over time. Limits on
+    a median or a whole study (Kendall's tau) are not judged if only some of its runs are compared.
     Exit: 0 whatever the figures are, 2 nothing to compare.
 
     \b
@@ -99,7 +108,8 @@ def _compare(
       "rented"|"rented, padded"|"logs"|"not emulated"|"unknown", "scales": {"bytes", "time",
       "samples"} or null}], "kendall_tau" (of sps, over the runs that count), "compared",
       "checks": [{"scope": "each"|"median"|"study", "experiment", "run_id", "figure", "low",
-      "high", "found", "inside"}], "left_out" (rows not judged): [{"experiment", "run_id",
+      "high", "found", "inside"}], "whole" (false: limits on medians and the study are not
+      judged), "left_out" (rows not judged): [{"experiment", "run_id",
       "why"}], "missing": [{"experiment", "why"}], "accuracy" (null unless the study
       compares it): {"of": {"experiment", "n", "mean", "sd", "runs": [{"run_id", "seed",
       "accuracy", "loss", "updates", "target_batch_size", "samples", "heldout_samples",
@@ -116,7 +126,14 @@ def _compare(
       "at_most", "within", "times_lower", "within_noise", "found" (a ratio; for a loss
       the difference), "low", "high", "n_of", "noise", "noise_n", "verdict":
       "met"|"missed"|"unknown"|"told" (no limit), "clear" (the whole interval is on the same
-      side), "why"}]}
+      side), "why"}], "differences" (null: a study is compared with the paper or its baseline):
+      {"against" (the first run), "runs": [{"run_id", "experiment", "model", "status", "peers",
+      "epochs", "target", "origin", "host_contended", "configuration_known": bool}],
+      "same_keys", "configuration": [{"key", "values": [{"run_id", "value", "present" (null:
+      unknown)}]}], "figures": [{"figure", "unit", "values": [{"run_id", "value", "low", "high",
+      "n", "difference", "ratio", "ratio_low", "ratio_high", "beyond_noise", "why"}]}],
+      "losses": [{"figure", "run_id", "value", "samples", "against", "against_samples",
+      "difference", "why"}]}}
     Unknown values are null; figures are at full scale.
     """
     from orchestrator.cli.commands.comparing import compare_wanted, expected_of, wanted_runs
@@ -143,19 +160,25 @@ def _compare(
 def comparison_document(study: str | None, compared: Compared) -> dict[str, Any]:
     """Return the comparison in JSON types."""
     from analysis.compare.accuracy import accuracy_document
+    from analysis.compare.differences import differences_document
     from analysis.compare.options import gains_document
     from analysis.compare.published import compare_document
 
     document = compare_document(
-        study, compared.rows, compared.limits, compared.missing, compared.include_contended
+        study, compared.rows, compared.limits, compared.missing, compared.include_contended, compared.whole
     )
-    return {**document, "accuracy": accuracy_document(compared.accuracy), **gains_document(compared.gains)}
+    return {
+        **document,
+        "accuracy": accuracy_document(compared.accuracy),
+        **gains_document(compared.gains),
+        "differences": differences_document(compared.differences),
+    }
 
 
 def comparison_text(study: str | None, compared: Compared, form: Format, wide: bool = False) -> str:
     """Format the comparison, ending in a newline. `wide`: replayed figures in every column of the table."""
     from analysis.compare.published import long_rows
-    from analysis.report.study.comparison import study_checks
+    from analysis.report.study.comparison import study_checks, unlike_published
     from analysis.report.study.expectations import expected_lines
     from analysis.report.study.held_out import accuracy_lines
     from analysis.report.study.options import GAIN_COLUMNS, gain_long_rows, gain_notes, gain_table
@@ -169,23 +192,30 @@ def comparison_text(study: str | None, compared: Compared, form: Format, wide: b
         return yaml.safe_dump(plain(document), sort_keys=False, allow_unicode=True)
     if compared.gains and form is Format.csv:
         return rows_text("rows", gain_long_rows(compared.gains), GAIN_COLUMNS, form)
-    rows = long_rows(compared.rows, compared.checks)
     if form is Format.csv:
-        return rows_text("rows", rows, _LONG, form)
+        return rows_text("rows", long_rows(compared.rows, compared.checks), _LONG, form)
+    lines = _difference_lines(compared.differences) if compared.differences else []
     if compared.gains:  # rows are compared with the baseline, not with the paper
-        lines = [_gain_text(gain_table(compared.gains))]
-        lines += [*gain_notes(compared.gains), *study_checks(compared)]
+        lines += [
+            _gain_text(gain_table(compared.gains)),
+            *gain_notes(compared.gains),
+            *study_checks(compared),
+        ]
         lines += expected_lines(compared.gains.verdicts)
-    else:
+    elif compared.differences is None or compared.published:
         columns = (_TABLE[0], "run", *_TABLE[1:]) if compared.named_twice else _TABLE
-        lines = [rows_text("rows", _table_rows(rows, wide), columns, Format.table).rstrip("\n")]
-        others = "all columns" if wide else "sps, comm_s"
+        rows = _table_rows(long_rows(compared.shown, compared.checks), wide)
+        lines += ["", "Beside the paper:"] if compared.differences else []
+        lines.append(_table_text(rows, columns))
+        others = "all columns" if wide else "epoch rate, comm s"
         pairs = "" if wide else "; other columns: published / emulated (difference)"
         lines.append(f"{others}: published / replayed / emulated{pairs}; ON: where the run ran")
+        lines.append("epoch rate: samples/s, the mean of the epochs' rates, as in the paper")
         lines += study_checks(compared)
         lines += [
-            f"{r.experiment} ({r.run_id}): not judged: {r.not_judged}" for r in compared.rows if r.not_judged
+            f"{r.experiment} ({r.run_id}): not judged: {r.not_judged}" for r in compared.shown if r.not_judged
         ]
+    lines += unlike_published(compared) if compared.differences else []
     lines += [f"{name}: {why}" for name, why in (compared.missing or {}).items()]
     lines += accuracy_lines(compared.accuracy)
     return "\n".join(lines) + "\n"
@@ -201,6 +231,48 @@ def write_page(folders: Sequence[Path], compared: Compared, page: Path) -> Path:
     return build(runs, page, book, problems=problems, compared=compared)
 
 
+def _difference_lines(found: Differences) -> list[str]:
+    """Format runs compared with each other: the runs, the keys that differ, the figures, the losses."""
+    from analysis.report.study.differences import (
+        configuration_line,
+        configuration_table,
+        figure_notes,
+        figure_table,
+        loss_notes,
+        loss_table,
+        run_table,
+    )
+
+    def runs_wide(rows: Sequence[dict[str, Any]], first: int) -> list[str]:
+        """Split a table with a column per run into tables that fit; the first `first` columns are in each."""
+        columns = list(rows[0])
+        more = columns[first:]
+        parts = [more[k : k + _RUNS_WIDE] for k in range(0, len(more), _RUNS_WIDE)] or [[]]
+        return [_table_text(rows, (*columns[:first], *part)) for part in parts]
+
+    lines = [_table_text(run_table(found))]
+    lines += ["", configuration_line(found)] if found.others else []
+    if keys := configuration_table(found):
+        lines += runs_wide([{k: _short(v) for k, v in row.items()} for row in keys], 2)
+    figures = figure_table(found, found.others)
+    lines += [
+        "",
+        *([_table_text(figures)] if len(found.others) < 2 else runs_wide(figures, 2)),
+        *figure_notes(found),
+    ]
+    if losses := loss_table(found):
+        lines += ["", _table_text(losses), *loss_notes(found)]
+    return lines
+
+
+def _table_text(rows: Sequence[dict[str, Any]], columns: Sequence[str] = ()) -> str:
+    return rows_text("rows", rows, columns or list(rows[0]), Format.table).rstrip("\n")
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _VALUE_WIDE else f"{text[: _VALUE_WIDE - 3]}..."
+
+
 def _gain_text(table: Sequence[dict[str, Any]]) -> str:
     """Format the gains of options; figures that do not fit go into a second table."""
     first, last = ("experiment", "runs", "on"), "note"
@@ -208,7 +280,7 @@ def _gain_text(table: Sequence[dict[str, Any]]) -> str:
     parts: list[tuple[str, ...]] = [(*first, *figures[:_FIGURES_WIDE], last)]
     if figures[_FIGURES_WIDE:]:
         parts.append((first[0], *figures[_FIGURES_WIDE:]))
-    return "\n".join(rows_text("rows", table, part, Format.table) for part in parts).rstrip("\n")
+    return "\n\n".join(_table_text(table, part) for part in parts)
 
 
 def _table_rows(rows: Sequence[dict[str, Any]], wide: bool) -> list[dict[str, Any]]:
@@ -229,7 +301,7 @@ def _table_rows(rows: Sequence[dict[str, Any]], wide: bool) -> list[dict[str, An
                 "experiment": first["experiment"],
                 "run": first["run_id"],
                 "on": first["origin"],
-                "sps": _three(own.get("sps")),
+                "epoch rate": _three(own.get("sps")),
                 "off": _off(own.get("sps")),
                 "comm_s": _three(own.get("comm_s")),
                 "comm_off": _off(own.get("comm_s")),

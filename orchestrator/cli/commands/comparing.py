@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from analysis.compare.accuracy_runs import compare_held_out
+from analysis.compare.differences import Differences, own_run
 from analysis.compare.expectations import Listed, judge_expected
 from analysis.compare.option_figures import OptionRun
 from analysis.compare.option_runs import option_run
@@ -16,7 +17,7 @@ from analysis.compare.options import Gains, gains
 from analysis.compare.published import ComparedRun
 from analysis.compare.published_runs import compared_run, replayed_figures
 from analysis.importers.base import ImportFailed
-from analysis.replay import read_folder
+from analysis.replay import ReadRun, read_folder
 from analysis.report.study.comparison import Compared
 from experiments.study_file.expectations import Expectation
 from experiments.study_file.limits import Limit, read_limits
@@ -63,6 +64,7 @@ class BlobRequest:
     columns: tuple[str, ...] = ()  # figures of the gains
     listed: list[tuple[Listed, Path | None]] = field(default_factory=list)  # row and run folder of each job
     expect: tuple[Expectation, ...] = ()
+    whole: bool = False  # all runs that the limits are for
 
     @property
     def folders(self) -> list[Path]:
@@ -103,11 +105,13 @@ def wanted_study(home: Path, study: StudyDefinition, state: StudyState) -> BlobR
     found = BlobRequest(study.study_id, replay=study.compare["replay"], limits=own, accuracy=accuracy)
     found.baseline = study.compare.get("baseline", "")
     found.columns = tuple(study.compare.get("columns", ()))
+    found.whole = not study.part
     found.expect = tuple(Expectation.model_validate(one) for one in study.compare.get("expect", ()))
     for one in state.jobs:
         job, folder, missing = one.job, None, ""
         if one.result is None:
             found.missing[job.key] = missing = _why(one, state)
+            found.whole = False
         else:
             folder = run_folder(home, one.result.run_id)
             found.runs[folder] = _Entry(job.label, len(one.counted), job.judged, job.against)
@@ -122,18 +126,25 @@ def compare_wanted(wanted: BlobRequest, logs: Path | None, limits: str, include_
     rows: list[ComparedRun] = []
     options: list[OptionRun] = []
     readable: list[RunNumbers] = []
+    compared: list[ReadRun] = []
+    whole = wanted.whole or bool(
+        limits and wanted.study is None
+    )  # limits given for these runs are for them all
     for folder, entry in wanted.runs.items():
         try:
             read = read_folder(folder)
         except StoreError as error:
             wanted.missing[folder.name] = f"cannot be read: {error}"
+            whole = False
             continue
         readable.append(read.run)
         row = compared_run(read, replayed, entry.label, entry.attempts, entry.judged)
         if row.emulated["sps"] is None:
             wanted.missing[folder.name] = "no measured epoch"
+            whole = False
         else:
             rows.append(row)
+            compared.append(read)
             if wanted.baseline:
                 options.append(option_run(read.run, row, entry.label, include_contended, entry.against))
     alike = None
@@ -141,7 +152,12 @@ def compare_wanted(wanted: BlobRequest, logs: Path | None, limits: str, include_
         alike = compare_held_out(readable, **wanted.accuracy, include_contended=include_contended)
     gained = _gained(wanted, options) if wanted.baseline else None
     asked = limits_of(limits or wanted.limits)
-    return Compared(rows, asked, wanted.missing, include_contended, alike, gained)
+    found = Compared(rows, asked, wanted.missing, include_contended, alike, gained, whole=whole)
+    several = wanted.study is None and len(rows) > 1
+    if rows and not wanted.baseline and (several or not found.published):
+        own = tuple(own_run(read, include_contended) for read in compared)
+        return replace(found, differences=Differences(own))
+    return found
 
 
 def expected_of(study: str) -> tuple[Expectation, ...]:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from orchestrator.cli.commands.launch import ResultForm, Where
+from orchestrator.cli.choosing import Where
+from orchestrator.cli.commands.launch import ResultForm
 from orchestrator.cli.names import RunArgument, find_run
 from orchestrator.cli.render.output import SCHEMA_VERSION, as_json
 from orchestrator.cli.render.terminal import confirm, say

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from orchestrator.cli.choosing import MatrixOption
+from orchestrator.cli.choosing import MatrixOption, Where
 from orchestrator.cli.exits import DONE, INTERRUPTED
 from orchestrator.cli.names import RunArgument, find_run
 from orchestrator.cli.render.output import SCHEMA_VERSION, as_json
@@ -26,13 +26,6 @@ class ResultForm(StrEnum):
 
     text = "text"
     json = "json"
-
-
-class Where(StrEnum):
-    """Where VMs run: emulated on this machine, or rented through SkyPilot."""
-
-    local = "local"
-    sky = "sky"
 
 
 OutputOption = Annotated[ResultForm, typer.Option("--output", "-o", help="text or json.")]
@@ -101,6 +94,8 @@ def _launch(
     terminal. The first Ctrl-C asks what to do (without a terminal it tears the run down), a second one
     leaves the run running.
 
+    A launch that is impossible is refused with all obstacles at once, before anything is asked or contacted.
+
     --dry-run prints the plan on stdout, as text or (-o json) as `orch plan -o json` does, without network or
     credentials. --plan launches the experiment stored in the plan, not its file, and refuses if a price has
     risen above the tolerance since.
@@ -112,7 +107,7 @@ def _launch(
     JSON: as `orch report RUN -o json`; with --detach {"schema_version", "run_id", "status"}
     """
     from orchestrator.cli.render.summary import plan_lines, plan_table, rent_question
-    from orchestrator.cli.starting import checked_id, new_id, plan_json
+    from orchestrator.cli.starting import checked_id, new_id, plan_json, plan_verdict
     from orchestrator.home import home_folder, run_folder
 
     home = home_folder()
@@ -120,23 +115,24 @@ def _launch(
     tolerance = Decimal(str(price_tolerance))
     if dry_run:
         plan, _ = _choose(experiment, overrides or [], matrix or [], on, plan_file, tolerance)
-        text = plan_table(plan.document) + "\n".join(plan_lines(plan.document))
+        parts = (*plan_verdict(plan), "", plan_table(plan.document) + "\n".join(plan_lines(plan.document)))
+        text = "\n".join(parts)
         typer.echo(plan_json(plan) if output is ResultForm.json else text)
         say("dry run: nothing was contacted or rented")
         return
     from orchestrator.cli.bring_up import make_run, start_run
     from orchestrator.controller import client
     from orchestrator.errors import UsageError
-    from orchestrator.launch.preflight import make_aws_role, preflight
+    from orchestrator.launch.preflight import make_aws_role, preflight, refuse
 
     if there and there.is_file():
         say(f"{run_id} exists: attaching to it; the file, the plan and --set are ignored")
         _watch(client.attach(run_id, home), home, detach, output)
         return
     plan, document = _choose(experiment, overrides or [], matrix or [], on, plan_file, tolerance)
-    for line in plan_lines(plan.document):
+    refuse(plan)
+    for line in (*plan_verdict(plan), *plan_lines(plan.document)):
         say(line)
-    plan.refuse()
     preflight(plan, home)
     confirm(
         rent_question(plan.document) if plan.target.rents else "Start this run?",

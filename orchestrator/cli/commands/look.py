@@ -12,6 +12,7 @@ import typer
 from cloud.vm_report import printable, printable_values
 from orchestrator.cli.names import RunArgument, find_run
 from orchestrator.cli.render.output import SCHEMA_VERSION, Format, as_json, rows_text
+from orchestrator.cli.render.terminal import say
 
 _LS = (
     "run", "status", "experiment", "target", "emulated", "host_contended", "peers", "epoch", "started", "elapsed_s",
@@ -45,13 +46,31 @@ def _ls(output: FormatOption = Format.table) -> None:
       "started" (UTC), "elapsed_s", "spent_usd" (full scale), "controller", "error", "target",
       "emulated", "scales", "host_contended" (null: unknown),
       "clock_skew_s": largest clock offset of its VMs from this machine (null: not measured)}]}
+    A running run without a controller is named on stderr, with the commands that help.
     A run that cannot be read has status "unreadable" and the reason in "error".
     """
-    from orchestrator.home import home_folder, list_runs
+    from orchestrator.home import home_folder, list_runs, run_folder
+    from orchestrator.launch.start_lock import is_starting
 
     home = home_folder()
     rows = [_ls_row(run_id, home) for run_id in list_runs(home)]
-    typer.echo(rows_text("runs", rows, _LS, output), nl=False)
+    alone = [
+        row
+        for row in rows
+        if row["status"] == "running"
+        and row["controller"] == "none"
+        and not is_starting(run_folder(home, row["run"]))
+    ]
+    shown = rows
+    if output is Format.table:
+        shown = [row | {"status": "running, no controller"} if row in alone else row for row in rows]
+    typer.echo(rows_text("runs", shown, _LS, output), nl=False)
+    for row in alone:
+        run_id = row["run"]
+        say(
+            f"{run_id} has no controller: its VMs are not replaced, and its peers leave when their lease ends; "
+            f"`orch attach {run_id}` starts one, `orch down {run_id}` tears the run down"
+        )
 
 
 def _ls_row(run_id: str, home: Path) -> dict[str, Any]:
@@ -99,8 +118,11 @@ def _status(
       "host_contended", "started_s", "ended_s", "at_s", "elapsed_s", "controller": "alive"|"none",
       "peers": [{"slot", "vm", "generation", "state", "location", "accelerator", "use_spot",
         "usd_per_h", "epoch", "samples", "sps", "preemptions", "cause", "since_s",
+          (epoch, samples, sps: null without a VM that reported; sps: its rate while calculating, raw)
         "clock_skew_s": by how much its VM's clock is ahead of this machine's, null: not measured}],
-      "epoch": {"current", "last", "warmup", "measured", "samples", "target", "sps", "eta_s"},
+      "epoch": {"current" (from 1), "last", "warmup", "measured", "samples", "target",
+        "sps": sum of the peers' rates while calculating, raw, null while none trains, "eta_s"},
+      "throughput_sps": by wall clock, of the measured epochs so far, at full scale, as in the report,
       "granularity", "cost": {"spent_usd", "usd_per_h", "budget_usd", "estimated_usd"}, "paused_s", "dropped_rounds",
       "events": [{"at_s", "slot", "text"}], "warnings": [],
       "metrics_url": Prometheus endpoint of the running controller, or null}
@@ -121,7 +143,7 @@ def _status(
         for line in live.lines(None, snapshot):
             typer.echo(line)
         typer.echo(live.progress_line(snapshot))
-        typer.echo(rows_text("peers", snapshot.get("peers") or (), _PEERS, Format.table), nl=False)
+        typer.echo(rows_text("peers", live.peer_rows(snapshot), live.PEERS, Format.table), nl=False)
         if snapshot.get("error"):
             typer.echo(f"error: {snapshot['error']}")
     else:
@@ -235,6 +257,7 @@ def _why(
     JSON: {"schema_version", "events": [{"seq", "at_s", "at", "slot", "generation", "vm", "kind",
       "from_state", "to_state", "cause"}]}
     """
+    from metrics.records import SWARM_LOST
     from metrics.store.database import RunStore
     from orchestrator.errors import UsageError
 
@@ -247,7 +270,7 @@ def _why(
             f"{slot!r}: {found.run_id} has no such slot; its slots: {', '.join(slots) or 'none yet'}"
         )
     # Zone and run events affect every slot.
-    shared = ("zone", "run", "run_ended")
+    shared = ("zone", "run", "run_ended", "controller", SWARM_LOST)
     rows = [_event_row(e) for e in events if not slot or e.slot == slot or (not e.slot and e.kind in shared)]
     if output in (Format.table, Format.csv):
         # "slot" rows hold what a restarted controller needs; they change no state.

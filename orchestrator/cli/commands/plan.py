@@ -9,8 +9,7 @@ from typing import Annotated
 import typer
 
 from cloud.targets import TARGETS
-from orchestrator.cli.choosing import MatrixOption
-from orchestrator.cli.commands.launch import Where
+from orchestrator.cli.choosing import MatrixOption, Where
 from orchestrator.cli.render.terminal import say
 
 _COLUMNS = (
@@ -68,48 +67,55 @@ def _plan(
 ) -> None:
     """Show what an experiment would rent, where and at what price.
 
-    Lists the places of every slot in order of preference, each price with its source, the total per hour and the
-    budget. With -o FILE.json the plan is saved, and `orch launch --plan FILE.json` launches exactly that plan.
+    The first line says whether it can be launched; every obstacle follows. Then come the places of every slot in
+    order of preference, each price with its source, the total per hour and the budget. With -o FILE.json the plan
+    is saved, and `orch launch --plan FILE.json` launches exactly that plan.
 
     Works from files only: no network, no credentials. Prices for --on sky come from SkyPilot's catalogs if they are
     on this machine, else from the newest row of the built-in price books; the source is shown with each price.
 
-    Exit: 0 (also if a price is unknown), 2 invalid file or option.
+    Exit: 0 it can be launched (also if this machine still lacks packages, credentials or values of secrets), 2
+    invalid file or option, 3 it cannot be launched as it is.
 
     \b
-    JSON: {"schema_version", "orch_version", "created_at", "experiment", "model", "on", "emulated", "peers":
+    JSON: {"schema_version", "orch_version", "created_at", "launchable", "obstacles": [{"code", "text"}],
+      "experiment", "model", "on", "emulated", "peers":
       [{"slot", "replace", "places": [{"location", "instance", "accelerator", "use_spot", "usd_per_h",
       "ceiling_usd_per_h", "price_source"}], and the keys of the first place}], "usd_per_h", "dearest_usd_per_h",
       "ceilings", "budget_usd", "duration_s", "vm_usd", "prediction": null, "notes", "experiment_document",
       "experiment_sha256", "plan_sha256", ...}; docs/plan.md describes all keys
     """
     from experiments.parse.load import load
+    from orchestrator.cli.exits import REFUSED
     from orchestrator.cli.render.summary import plan_lines, plan_table
     from orchestrator.cli.render.words import owner_words
-    from orchestrator.cli.starting import plan_for, plan_json
+    from orchestrator.cli.starting import plan_for, plan_json, plan_verdict
     from orchestrator.home import home_folder, stored_owner
 
     if output not in ("table", "json") and not output.endswith(".json"):
         raise typer.BadParameter(f"'{output[:80]}' is not table, json or the name of a .json file")
     spec = load(experiment, overrides or (), matrix or ())
     plan = plan_for(spec, on.value, Decimal(str(price_tolerance)))
-    if TARGETS[on].rents:
-        say(owner_words(stored_owner(home_folder())))
     if output == "json":
         typer.echo(plan_json(plan))
     elif output == "table":
+        typer.echo("\n".join(plan_verdict(plan)) + "\n")
         typer.echo(plan_table(plan.document), nl=False)
         for line in plan_lines(plan.document):
             typer.echo(line)
     else:
-        for line in plan_lines(plan.document):
+        for line in (*plan_verdict(plan), *plan_lines(plan.document)):
             say(line)
         _save(Path(output), plan_json(plan))
         typer.echo(output)
         if plan.obstacles:
-            say(f"{output} cannot be launched as it is: resolve the notes above, then plan again")
+            say(f"{output} cannot be launched as it is: remove the obstacles above, then plan again")
         else:
             say(f"launch it with `orch launch --plan {output}`")
+    if TARGETS[on].rents:
+        say(owner_words(stored_owner(home_folder())))
+    if plan.obstacles:
+        raise typer.Exit(REFUSED)
 
 
 def _save(path: Path, text: str) -> None:

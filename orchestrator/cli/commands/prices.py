@@ -28,7 +28,13 @@ def register(app: typer.Typer) -> None:
 
 
 def _prices(
-    book: Annotated[str, typer.Option("--book", help="Price book: a name or a CSV file.")] = DEFAULT_BOOK,
+    book: Annotated[
+        str,
+        typer.Option(
+            "--book",
+            help="Price book: a name, a CSV file, or several, as list-2026-11,mine.csv.",
+        ),
+    ] = DEFAULT_BOOK,
     prices: Annotated[
         str, typer.Option("--prices", help="Your own price book, a CSV file; replaces --book.")
     ] = "",
@@ -37,7 +43,7 @@ def _prices(
         str, typer.Option("--at", help="Only prices valid on this day, for example 2026-11-21.")
     ] = "",
     diff: Annotated[str, typer.Option("--diff", help="Show the differences to this other book.")] = "",
-    provider: Annotated[str, typer.Option("--provider", help="Only gcp, aws, azure, lambda or b2.")] = "",
+    provider: Annotated[str, typer.Option("--provider", help="Only gcp, aws, azure, lambda, b2 or r2.")] = "",
     product: Annotated[str, typer.Option("--product", help="Only vm, egress, store_egress or storage.")] = "",
     output: Annotated[
         Format, typer.Option("--output", "-o", help="table, json, yaml or csv.")

@@ -37,11 +37,12 @@ def _report(
     JSON: {"schema_version", "run_id", "experiment", "target", "status", "emulated",
       "scales": {"bytes", "time", "samples"}, "host_contended", "host": {...} or null, "target_batch_size",
       "peers": [{"slot", "location", "vms", "preemptions"}], "epochs": {"warmup", "measured"},
-      "sps": {"value", "low", "high", "n"}, "granularity": {same}, "calc_s": {same},
+      "sps": {"value", "low", "high", "n"}, "granularity": {same}, "granularity_of_means": {same},
+      "granularity_epochs": {"least", "median", "most", "n"} or null, "calc_s": {same},
       "comm_s": {same}, "overlapped_s": {same} or null, "epoch_s": {same}, "dropped_rounds",
       "egress": [{"src", "dst", "class", "bytes", "usd"}], "ingress_bytes",
       "cost": {"vm_usd", "egress_usd", "data_usd", "total_usd"}, "usd_per_1m_samples",
-      "loss": {"first", "last"}, "accuracy", "published": {...} or null, "warnings": [],
+      "loss": {"first", "last"}, "accuracy", "heldout_given", "published": {...} or null, "warnings": [],
       "raw": {...}}
     Times, bytes and dollars are at full scale; "raw" has them as measured.
     """

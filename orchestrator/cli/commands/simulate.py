@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,13 +12,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from orchestrator.cli.choosing import MatrixOption
+from orchestrator.cli.exits import FAILED
 from orchestrator.cli.render.output import SCHEMA_VERSION, Format, as_json, rows_text
 from orchestrator.cli.render.terminal import say
 
 if TYPE_CHECKING:
+    from experiments.schema.models import ExperimentSpec
     from orchestrator.simulation.driver import Outcome
     from orchestrator.simulation.scenario import FaultClass, Scenario
 
+_PEERS = 8
 _TABLE = (
     "seed", "status", "hours", "vms", "preemptions", "replacements", "refusals", "vm_hours", "spent_usd",
     "budget_usd", "epochs", "training_share", "restarts",
@@ -34,6 +38,14 @@ def _simulate(
         str | None,
         typer.Argument(metavar="[FILE|NAME]", help="Experiment to simulate. [generated slots in five zones]"),
     ] = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Override a value of the experiment, for example budget_usd=5. Repeatable.",
+        ),
+    ] = None,
     matrix: MatrixOption = None,
     seed: Annotated[
         int, typer.Option(help="Seed of the fault history; the same seed gives the same run.")
@@ -43,11 +55,19 @@ def _simulate(
         float, typer.Option(min=0.01, max=366, help="Maximum duration of the run in days.")
     ] = 1.0,
     peers: Annotated[
-        int, typer.Option(min=1, max=100_000, help="Number of slots, without an experiment.")
-    ] = 8,
+        int | None,
+        typer.Option(
+            min=1, max=100_000, help="Number of slots, without an experiment. [8]", show_default=False
+        ),
+    ] = None,
     epochs: Annotated[
-        int, typer.Option(min=0, help="With an experiment: epochs after which peers are done; 0: never.")
-    ] = 0,
+        int | None,
+        typer.Option(
+            min=0,
+            help="With an experiment: epochs after which peers are done; 0: never. [those of 'measure']",
+            show_default=False,
+        ),
+    ] = None,
     faults: Annotated[
         str, typer.Option(help="all, none, or comma-separated fault classes; `--faults list` lists them.")
     ] = "all",
@@ -68,22 +88,25 @@ def _simulate(
     controller's invariants are checked: every VM is in the journal, spending stays within the budget, one VM
     per slot and generation, progress while there is capacity, everything terminated in time. On a violation the
     command exits with 1 and prints how to reproduce it. An experiment uses the places and prices of `orch plan
-    --on sky`; traffic is neither billed nor included in the budget reserve.
+    --on sky`, its budget and limits, the epochs of `measure` and the preemptions that it plans; what is ignored is
+    named on stderr.
 
     \b
-    JSON: {"schema_version", "runs": [{"seed", "status" (done, stopped: the time was over, budget, failed,
-      no_capacity, lost: the controller never came back), "cause", "hours", "vms", "preemptions",
-      "replacements", "refusals", "vm_hours", "spent_usd", "budget_usd", "epochs", "samples",
-      "training_share" (of the VM hours), "median_joining_s" (request to training), "restarts"
+    JSON: {"schema_version", "ignored": [] (what of the experiment is left out), "runs": [{"seed", "status" (done,
+      stopped: the time was over, budget, failed, no_capacity, lost: the controller never came back), "cause",
+      "hours", "vms", "preemptions", "replacements", "refusals", "vm_hours", "spent_usd", "budget_usd", "epochs",
+      "samples", "training_share" (of the VM hours), "median_joining_s" (request to training), "restarts"
       (of the controller), "writes" (to the journal), "dead_after_s" (stop to the last VM's end),
       "fired" {fault class: number of faults}}]}
-    Exit: 0 all invariants held, 1 an invariant was violated, 2 invalid command, experiment or trace, 3 the
-    experiment's budget or limits are refused.
+    Exit: 0 all invariants held, 1 an invariant was violated, or the controller of a run was lost, 2 invalid
+    command, experiment or trace, 3 the experiment's budget or limits are refused.
     """
     from orchestrator.core.journal import story
     from orchestrator.errors import RunFailedError
     from orchestrator.simulation.checks import SimulationError
     from orchestrator.simulation.driver import simulate
+    from orchestrator.simulation.experiments import ignored, measured_epochs, of_experiment
+    from orchestrator.simulation.scenario import scenario
 
     if faults == "list":
         from orchestrator.simulation.scenario import FAULT_CLASSES
@@ -91,9 +114,25 @@ def _simulate(
         typer.echo("\n".join(FAULT_CLASSES))
         return
     chosen = _faults(faults)
+    spec = _experiment(experiment, overrides or (), matrix or (), peers, epochs)
+    command = _command(experiment, overrides or (), matrix or (), days, epochs, chosen)
+    left_out: list[str] = []
+    if spec is not None:
+        left_out = ignored(spec)
+        if epochs is None:
+            say(
+                f"{spec.name}: {measured_epochs(spec)} epochs, those of 'measure'; with --epochs 0 until --days are over"
+            )
+        say("\n".join(f"ignored: {what}" for what in left_out))
     rows: list[dict[str, Any]] = []
     for number in range(seed, seed + seeds):
-        made = _scenario(experiment, number, days, peers, epochs, chosen, trace, instance, matrix or ())
+        if spec is None:
+            made = scenario(number, days=days, peers=peers or _PEERS, faults=chosen)
+        else:
+            made = of_experiment(spec, number, days=days, faults=chosen, epochs=epochs, environ=os.environ)
+            made = replace(made, command=f"{command} --seed {number}")
+        if trace is not None:
+            made = _with_trace(made, trace, instance)
         if slot:
             _check_slot(slot, made)
         try:
@@ -106,10 +145,15 @@ def _simulate(
         if slot:
             say("\n".join(story(outcome.journal, slot)))
     if output is Format.json:
-        typer.echo(as_json({"schema_version": SCHEMA_VERSION, "runs": rows}), nl=False)
+        typer.echo(as_json({"schema_version": SCHEMA_VERSION, "ignored": left_out, "runs": rows}), nl=False)
     else:
         shown = [{**row, "budget_usd": row["budget_usd"] or "none"} for row in rows]
         typer.echo(rows_text("runs", shown if output is Format.table else rows, _TABLE, output), nl=False)
+    lost = [row["seed"] for row in rows if row["status"] == "lost"]
+    if lost:
+        seeds_of = ", ".join(map(str, lost[:5])) + (", ..." if len(lost) > 5 else "")
+        say(f"{len(lost)} of {len(rows)} runs were lost, their controller never came back: seed {seeds_of}")
+        raise typer.Exit(FAILED)
 
 
 def _faults(text: str) -> tuple[FaultClass, ...]:
@@ -141,27 +185,52 @@ def _check_slot(slot: str, made: Scenario) -> None:
         )
 
 
-def _scenario(
-    experiment: str | None, seed: int, days: float, peers: int, epochs: int, faults: tuple[FaultClass, ...],
-    trace: Path | None, instance: str, matrix: Sequence[str],
-) -> Scenario:  # fmt: skip
+def _experiment(
+    name: str | None,
+    overrides: Sequence[str],
+    matrix: Sequence[str],
+    peers: int | None,
+    epochs: int | None,
+) -> ExperimentSpec | None:
+    """Load the experiment; None: none was named. Raises SpecError, UsageError for an option that does not apply."""
+    from experiments.parse import load
+    from orchestrator.errors import UsageError
+
+    given = {"--set": overrides, "--matrix": matrix, "--epochs": epochs is not None}
+    if name is None:
+        unused = [option for option, value in given.items() if value]
+        if unused:
+            raise UsageError(f"{' and '.join(unused)}: only with an experiment; add FILE|NAME")
+        return None
+    if peers is not None:
+        raise UsageError(
+            "--peers: only without an experiment, which has its own; use --set peers.GROUP.count=N"
+        )
+    return load(name, overrides, matrix)
+
+
+def _command(
+    experiment: str | None,
+    overrides: Sequence[str],
+    matrix: Sequence[str],
+    days: float,
+    epochs: int | None,
+    faults: Sequence[FaultClass],
+) -> str:
+    """Return the command that simulates this experiment, without the seed and the trace."""
+    from orchestrator.simulation.scenario import faults_option
+
+    words = ["orch", "simulate", experiment or ""]
+    words += [word for override in overrides for word in ("--set", override)]
+    words += [word for choice in matrix for word in ("--matrix", choice)]
+    words += ["--days", f"{days:g}", *(() if epochs is None else ("--epochs", str(epochs)))]
+    return shlex.join(words) + faults_option(faults)
+
+
+def _with_trace(made: Scenario, trace: Path, instance: str) -> Scenario:
     from cloud.sim.traces import TraceError, load_trace
     from orchestrator.errors import UsageError
-    from orchestrator.simulation.scenario import faults_option, scenario
 
-    if experiment is None:
-        made = scenario(seed, days=days, peers=peers, faults=faults)
-    else:
-        from experiments.parse import load
-        from orchestrator.simulation.experiments import of_experiment
-
-        spec = load(experiment, (), matrix)
-        made = of_experiment(spec, seed, days=days, faults=faults, epochs=epochs, environ=os.environ)
-        which = "".join(f" --matrix {choice}" for choice in matrix)
-        command = f"orch simulate {experiment}{which} --seed {seed} --days {days:g} --epochs {epochs}{faults_option(faults)}"
-        made = replace(made, command=command)
-    if trace is None:
-        return made
     try:
         events = load_trace(trace, instance=instance)
     except TraceError as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from enum import StrEnum
 from typing import Annotated, Any
@@ -11,7 +11,8 @@ import typer
 import yaml
 
 from experiments.parse import Problem, SpecError, json_schema, library, load_all, to_document
-from orchestrator.cli.choosing import MatrixOption
+from experiments.schema.models import ExperimentSpec
+from orchestrator.cli.choosing import MatrixOption, Where
 from orchestrator.cli.render.output import SCHEMA_VERSION, Format, as_json, rows_text
 
 
@@ -50,20 +51,32 @@ def _validate(
     ],
     overrides: _Overrides = None,
     matrix: MatrixOption = None,
+    on: Annotated[
+        Where | None,
+        typer.Option(
+            "--on", help="Only whether it can be launched there: local or sky. [both]", show_default=False
+        ),
+    ] = None,
     output: Annotated[_Report, typer.Option("-o", "--output", help="text or json.")] = _Report.text,
 ) -> None:
     """Validate experiment files.
 
-    Works offline and without credentials. All experiments of a file with a matrix are validated. Exit: 0 all
-    files are valid, 2 a file is invalid.
+    Works offline and without credentials. All experiments of a file with a matrix are validated. Each valid file
+    gets a verdict: on which targets its experiments can be launched as they are. The obstacles of an experiment
+    that can be launched on none are listed; `orch plan` lists those of one target.
 
+    Exit: 0 all files are valid, 2 a file is invalid, 3 an experiment can be launched on no target, or not on --on.
+
+    \b
     JSON: {"schema_version": 1, "files": [{"file", "ok", "name", "peers", "problems": [{"file", "line",
-    "column", "path", "message"}], "experiments": [{"name", "peers"}]}]}; name and peers are null if a file
-    has several experiments
+      "column", "path", "message"}], "experiments": [{"name", "peers", "targets": [{"on": "local"|"sky",
+      "launchable", "obstacles": [{"code", "text"}]}]}]}]}; name and peers are null if a file has several
+      experiments
     """
-    from orchestrator.cli.render.words import counted
+    from orchestrator.cli.exits import REFUSED, WRONG
 
-    rows = [_checked(file, overrides or (), matrix or ()) for file in files]
+    targets = tuple(Where) if on is None else (on,)
+    rows = [_checked(file, overrides or (), matrix or (), targets) for file in files]
     if output is _Report.json:
         listed = [{**row, "problems": [asdict(p) for p in row["problems"]]} for row in rows]
         typer.echo(as_json({"schema_version": SCHEMA_VERSION, "files": listed}), nl=False)
@@ -71,13 +84,54 @@ def _validate(
         for row in rows:
             for problem in row["problems"]:
                 typer.echo(str(problem), err=True)
-            if row["name"] is not None:
-                typer.echo(f"{row['file']}: ok ({row['name']}, {counted(row['peers'], 'peer')})")
-            elif row["ok"]:
-                names = ", ".join(each["name"] for each in row["experiments"])
-                typer.echo(f"{row['file']}: ok ({len(row['experiments'])} experiments: {names})")
+            for line in _verdict_lines(row):
+                typer.echo(line)
     if not all(row["ok"] for row in rows):
-        raise typer.Exit(2)
+        raise typer.Exit(WRONG)
+    if any(_launchable_nowhere(experiment) for row in rows for experiment in row["experiments"]):
+        raise typer.Exit(REFUSED)
+
+
+def _verdict_lines(row: Mapping[str, Any]) -> list[str]:
+    """Say of a valid file where it can be launched, followed by the obstacles of what can be launched nowhere."""
+    from orchestrator.cli.render.words import counted
+    from orchestrator.launch.obstacles import Obstacle, ObstacleCode, verdict, verdict_lines
+
+    if not row["ok"]:
+        return []
+    found: list[Mapping[str, Any]] = row["experiments"]
+    against = [
+        (
+            experiment["name"],
+            at["on"],
+            tuple(Obstacle(ObstacleCode(one["code"]), one["text"]) for one in at["obstacles"]),
+        )
+        for experiment in found
+        for at in experiment["targets"]
+    ]
+    if len(found) == 1:
+        what = f"{row['name']}, {counted(row['peers'], 'peer')}"
+        said = [verdict(on, obstacles) for _, on, obstacles in against]
+    else:
+        what = f"{len(found)} experiments: {', '.join(experiment['name'] for experiment in found)}"
+        able = {at["on"]: 0 for at in found[0]["targets"]}
+        for _, on, obstacles in against:
+            able[on] += not obstacles
+        said = [f"{count} of {len(found)} {verdict(on, ())}" for on, count in able.items()]
+    lines = [f"{row['file']}: ok ({what}); {'; '.join(said)}"]
+    nowhere = {experiment["name"] for experiment in found if _launchable_nowhere(experiment)}
+    same: dict[tuple[str, tuple[Obstacle, ...]], list[str]] = {}
+    for name, on, obstacles in against:
+        if name in nowhere:
+            same.setdefault((on, obstacles), []).append(name)
+    for (on, obstacles), names in same.items():
+        told = verdict_lines(", ".join(names), on, obstacles)
+        lines += told[len(against) == 1 :]  # the first line has its verdict already
+    return lines
+
+
+def _launchable_nowhere(experiment: Mapping[str, Any]) -> bool:
+    return not any(at["launchable"] for at in experiment["targets"])
 
 
 def _show(
@@ -140,15 +194,36 @@ def _experiments(
     typer.echo(rows_text("experiments", [asdict(entry) for entry in entries], columns, output), nl=False)
 
 
-def _checked(file: str, overrides: Sequence[str], matrix: Sequence[str]) -> dict[str, Any]:
+def _checked(
+    file: str, overrides: Sequence[str], matrix: Sequence[str], targets: Sequence[Where]
+) -> dict[str, Any]:
     problems: tuple[Problem, ...] = ()
-    found: list[dict[str, Any]] = []
+    specs: list[ExperimentSpec] = []
     try:
-        found = [{"name": s.name, "peers": s.peer_count} for s in load_all(file, overrides, matrix)]
+        specs = load_all(file, overrides, matrix)
     except SpecError as error:
         problems = error.problems
-    only = found[0] if len(found) == 1 else {"name": None, "peers": None}
-    return {"file": file, "ok": bool(found), **only, "problems": problems, "experiments": found}
+    found = [
+        {"name": spec.name, "peers": spec.peer_count, "targets": [_target(spec, on.value) for on in targets]}
+        for spec in specs
+    ]
+    name, peers = (specs[0].name, specs[0].peer_count) if len(specs) == 1 else (None, None)
+    return {
+        "file": file,
+        "ok": bool(found),
+        "name": name,
+        "peers": peers,
+        "problems": problems,
+        "experiments": found,
+    }
+
+
+def _target(spec: ExperimentSpec, on: str) -> dict[str, Any]:
+    """Whether the experiment can be launched there, as `orch plan` decides it."""
+    from orchestrator.cli.starting import plan_for
+
+    document = plan_for(spec, on).document
+    return {"on": on, "launchable": document["launchable"], "obstacles": document["obstacles"]}
 
 
 def _refused(error: SpecError) -> typer.Exit:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import typer
 
 from cloud.targets import TARGETS
-from orchestrator.cli.commands.launch import ResultForm, Where
+from orchestrator.cli.choosing import Where
+from orchestrator.cli.commands.launch import ResultForm
 from orchestrator.cli.render.output import as_json
 from orchestrator.cli.render.terminal import confirm, say
 from orchestrator.errors import UsageError
@@ -46,7 +47,7 @@ def begin_study(
     planned = {m.key: plan_for(m.spec, on.value, Decimal(str(tolerance))) for m in members}
     plans = {key: plan.document for key, plan in planned.items()}
     document = plan_document(loaded.spec.name, on.value, plans, loaded.spec.contended_retries)
-    lines = study_plan_lines(document, {key: plan.obstacles for key, plan in planned.items()})
+    lines = study_plan_lines(document)
     if dry_run:
         typer.echo(as_json(document) if output is ResultForm.json else "\n".join(lines) + "\n", nl=False)
         say("dry run: nothing was contacted or rented")
@@ -74,7 +75,6 @@ def begin_study(
             "because the name alone selects the newest study with all runs, if there is one"
         )
     for m in members:
-        planned[m.key].refuse()
         preflight(planned[m.key], home)
     confirm(
         study_question(document),

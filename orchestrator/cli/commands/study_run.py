@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from orchestrator.cli.commands.launch import ResultForm, Where
+from orchestrator.cli.choosing import Where
+from orchestrator.cli.commands.launch import ResultForm
 from orchestrator.cli.exits import DONE, FAILED, INTERRUPTED
 from orchestrator.cli.render.output import SCHEMA_VERSION, Format, as_json
 from orchestrator.cli.render.terminal import say

@@ -22,6 +22,18 @@ _STYLES = {
     "WAITING": "yellow",
 }
 _QUIET = ("TRAINING", "DONE")  # states shown without a cause
+_CALCULATING = "calc. samples/s"  # heading of a peer's rate while it calculates
+PEERS = (
+    "slot",
+    "location",
+    "accelerator",
+    "use_spot",
+    "state",
+    "epoch",
+    _CALCULATING,
+    "preemptions",
+    "cause",
+)
 _EVENTS_SHOWN = 6
 _LINES_AT_ONCE = 12
 
@@ -36,7 +48,7 @@ def view(snapshot: Mapping[str, Any]) -> RenderableType:
     if emulation:
         parts.append(Text(emulation, style="dim"))
     peers = snapshot.get("peers") or ()
-    parts.append(_peers(peers))
+    parts.append(_peers(snapshot, peers))
     parts.extend(
         Text(f"  {peer.get('slot')}: {peer['cause']}", style="yellow", no_wrap=True, overflow="ellipsis")
         for peer in peers
@@ -90,6 +102,18 @@ def progress_line(snapshot: Mapping[str, Any]) -> str:
     return head + ", ".join(part for part in (_epoch_words(epoch), training, _numbers(snapshot)) if part)
 
 
+def peer_rows(snapshot: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the peers with the columns `PEERS`; figures of a slot without a VM that reported are "-"."""
+    return [
+        {
+            **peer,
+            "epoch": "-" if peer.get("epoch") is None else peer["epoch"],
+            _CALCULATING: _rate_of(snapshot, peer),
+        }
+        for peer in snapshot.get("peers") or ()
+    ]
+
+
 def event_line(event: Mapping[str, Any]) -> str:
     """Format an event: time, slot, text."""
     slot = f"{event.get('slot')}: " if event.get("slot") else ""
@@ -124,11 +148,12 @@ def _numbers(snapshot: Mapping[str, Any]) -> str:
 
     Costs are known from the start, so `unknown` means that a price is unknown, which a warning explains.
     """
-    epoch, cost = snapshot.get("epoch") or {}, snapshot.get("cost") or {}
+    cost = snapshot.get("cost") or {}
     dropped = snapshot.get("dropped_rounds") or 0
     parts: list[str] = []
-    if epoch.get("sps") is not None:
-        parts.append(f"{number(epoch['sps'])} samples/s")
+    rates = _rates(snapshot)
+    if rates:
+        parts.append(rates)
     if snapshot.get("granularity") is not None:
         parts.append(f"granularity {number(snapshot['granularity'])}")
     if cost:
@@ -138,6 +163,26 @@ def _numbers(snapshot: Mapping[str, Any]) -> str:
     if dropped:
         parts.append(f"DROPPED ROUNDS {dropped}")
     return ", ".join(parts)
+
+
+def _rates(snapshot: Mapping[str, Any]) -> str:
+    """Format the throughput by wall clock and the sum of the peers' rates while calculating, at full scale."""
+    throughput = snapshot.get("throughput_sps")
+    calculating = _full_scale(snapshot, (snapshot.get("epoch") or {}).get("sps"))
+    parts = [f"throughput {number(throughput)} samples/s"] if throughput is not None else []
+    if calculating is not None:
+        parts.append(f"{number(calculating)} samples/s while calculating")
+    return ", ".join(parts)
+
+
+def _rate_of(snapshot: Mapping[str, Any], peer: Mapping[str, Any]) -> str:
+    sps = _full_scale(snapshot, peer.get("sps"))
+    return "-" if sps is None else number(sps)
+
+
+def _full_scale(snapshot: Mapping[str, Any], raw_sps: float | None) -> float | None:
+    """A rate while calculating at full scale: time and samples grow alike, except for the time scale."""
+    return None if raw_sps is None else raw_sps / ((snapshot.get("scales") or {}).get("time") or 1.0)
 
 
 def _epoch_bar(epoch: Mapping[str, Any]) -> RenderableType:
@@ -153,14 +198,14 @@ def _epoch_bar(epoch: Mapping[str, Any]) -> RenderableType:
     return grid
 
 
-def _peers(peers: Sequence[Mapping[str, Any]]) -> RenderableType:
+def _peers(snapshot: Mapping[str, Any], peers: Sequence[Mapping[str, Any]]) -> RenderableType:
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for heading in ("place", "slot", "VM", "state", "epoch", "samples/s", "lost"):
+    for heading in ("place", "slot", "VM", "state", "epoch", _CALCULATING, "lost"):
         table.add_column(
-            heading, justify="right" if heading in ("epoch", "samples/s") else "left", no_wrap=True
+            heading, justify="right" if heading in ("epoch", _CALCULATING) else "left", no_wrap=True
         )
     for peer in sorted(peers, key=lambda p: (str(p.get("location")), str(p.get("slot")))):
         state = str(peer.get("state"))
@@ -172,7 +217,7 @@ def _peers(peers: Sequence[Mapping[str, Any]]) -> RenderableType:
             Text(kind),
             Text(state, style=_STYLES.get(state, "red")),
             str(peer.get("epoch") if peer.get("epoch") is not None else "-"),
-            number(peer["sps"]) if peer.get("sps") is not None else "-",
+            _rate_of(snapshot, peer),
             f"{preempted} x" if preempted else "",
         )
     return table

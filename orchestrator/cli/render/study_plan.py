@@ -17,8 +17,8 @@ _RENTED_OVERHEAD_S = 600.0  # per run: renting, booting and teardown
 def plan_document(name: str, on: str, plans: Mapping[str, Mapping[str, Any]], retries: int) -> dict[str, Any]:
     """Combine the plans of all runs, by key, with their totals; a total with an unknown part is None.
 
-    `raw_duration_s` is the time on this machine, including startup and teardown. `vm_usd` and `egress_usd` are at
-    full scale; `egress_usd` is an upper bound.
+    A plan of an older study has no `launchable`: it was launched. `raw_duration_s` is the time on this machine,
+    including startup and teardown. `vm_usd` and `egress_usd` are at full scale; `egress_usd` is an upper bound.
     """
     own, target = list(plans.values()), TARGETS[on]
     overhead_s = _RENTED_OVERHEAD_S if target.rents else OVERHEAD_S
@@ -27,6 +27,7 @@ def plan_document(name: str, on: str, plans: Mapping[str, Mapping[str, Any]], re
         "schema_version": 1,
         "study": name,
         "on": on,
+        "launchable": all(plan.get("launchable", True) for plan in own),
         "runs": [{"run": key, **plan} for key, plan in plans.items()],
         "raw_duration_s": None if None in raw_s else sum(raw_s) + len(own) * overhead_s,
         "duration_s": None if None in study_s else sum(study_s),
@@ -37,18 +38,21 @@ def plan_document(name: str, on: str, plans: Mapping[str, Mapping[str, Any]], re
     }
 
 
-def study_plan_lines(
-    document: Mapping[str, Any], obstacles: Mapping[str, Sequence[str]] | None = None
-) -> list[str]:
-    """Format `plan_document`; a note shared by several runs is printed once.
-
-    `obstacles`: by run, the leading notes that say why it cannot be launched. They are printed first.
-    """
+def study_plan_lines(document: Mapping[str, Any]) -> list[str]:
+    """Format `plan_document`, the verdict and the obstacles first; a text shared by several runs is printed once."""
     runs: Sequence[Mapping[str, Any]] = document["runs"]
     rented = TARGETS[document["on"]].rents
     where = "on VMs rented through SkyPilot" if rented else "on the emulated cloud on this machine"
     count = f"{len(runs)} runs one after the other" if len(runs) != 1 else "1 run"
-    lines = [f"{document['study']}: {count}, {where}"]
+    refused = [run["run"] for run in runs if run.get("obstacles")]
+    can = f"cannot be launched as it is: {len(refused)} of {len(runs)} runs have obstacles"
+    lines = [f"{document['study']} {can if refused else 'can be launched'}"]
+    against: dict[str, list[str]] = {}
+    for run in runs:
+        for obstacle in run.get("obstacles", ()):
+            against.setdefault(obstacle["text"], []).append(run["run"])
+    lines += [f"  - {_several(keys, len(runs))}: {text}" for text, keys in against.items()]
+    lines.append(f"{document['study']}: {count}, {where}")
     width = max((len(run["run"]) for run in runs), default=0)
     for run in runs:
         vms = f"{len(run['peers'])} VM{'s' if len(run['peers']) > 1 else ' '}"
@@ -67,16 +71,18 @@ def study_plan_lines(
     if document["contended_retries"]:
         times = "once" if document["contended_retries"] == 1 else "twice"
         lines.append(f"  not included: a run disturbed by the host is repeated, at most {times}")
-    worst: dict[str, list[str]] = {}
-    others: dict[str, list[str]] = {}
+    warned: dict[str, list[str]] = {}
+    for run in runs:
+        for warning in run.get("warnings", ()):
+            warned.setdefault(warning, []).append(run["run"])
+    lines += [f"  warning: {_several(keys, len(runs))}: {warning}" for warning, keys in warned.items()]
+    noted: dict[str, list[str]] = {}
     for run in runs:
         scales = [] if rented else run["scale_reasons"]  # rented VMs are not this host
-        against = len((obstacles or {}).get(run["run"], ()))
         doubts = [reason.removeprefix(WARNING) for reason in scales if reason.startswith(WARNING)]
-        for at, note in enumerate([*run["notes"], *doubts]):
-            text = note.replace(f": {run['experiment']}: ", ": ")  # the line names the run already
-            (worst if at < against else others).setdefault(text, []).append(run["run"])
-    for note, keys in (*worst.items(), *others.items()):
+        for note in (*run["notes"], *doubts):
+            noted.setdefault(note, []).append(run["run"])
+    for note, keys in noted.items():
         lines.append(f"  note: {_several(keys, len(runs))}: {note}")
     return lines
 

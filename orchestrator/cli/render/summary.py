@@ -8,9 +8,11 @@ from itertools import groupby
 from typing import Any
 
 from cloud.networks.tuning import BUFFER_BYTES
+from cloud.prices.book import EMULATED_BOOK
 from cloud.prices.classes import is_own
 from cloud.targets import TARGETS, target_of
 from experiments.schema.limits import Limits
+from metrics.events.evaluation import accuracy_words
 from metrics.figures import headlines
 from metrics.host_load import describe_host
 from orchestrator.cli.render.output import Format, rows_text
@@ -84,10 +86,13 @@ def plan_lines(plan: Mapping[str, Any]) -> list[str]:
         lines.extend(f"  price {place(p['location'])}: {source}" for source, p in known.items())
     else:
         spent = "the cost of real VMs; nothing is rented"
-        lines.append(f"  all VMs {usd(plan['usd_per_h'])}/h by {plan['price_book']} ({spent})")
+        book = plan["price_book"]
+        by = f"{book}, the paper's own prices of 2023" if book == f"{EMULATED_BOOK}.csv" else book
+        lines.append(f"  all VMs {usd(plan['usd_per_h'])}/h by {by} ({spent})")
     lines.append(f"  {_budget_words(plan['budget'])}")
     lines.append(f"  {_limit_words(plan['limits'])}")
     lines.append(f"  expected duration: {_duration_words(plan)}")
+    lines.extend(f"  warning: {warning}" for warning in plan.get("warnings", ()))
     lines.extend(f"  note: {note}" for note in plan["notes"])
     return lines
 
@@ -130,7 +135,7 @@ def summary_lines(summary: Mapping[str, Any], report: str | None) -> list[str]:
         ("cost", _cost_words(cost)),
         ("per 1M samples", usd(summary.get("usd_per_1m_samples"))),
         ("loss", f"{number(loss.get('first'))} to {number(loss.get('last'))}"),
-        ("accuracy", number(summary.get("accuracy"))),
+        ("accuracy", accuracy_words(summary.get("accuracy"), summary.get("heldout_given"))),
     ]
     rows += _spot_rows(summary)
     published = summary.get("published")

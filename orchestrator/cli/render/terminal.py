@@ -44,7 +44,7 @@ def confirm(question: str, *, yes: bool, refusal: str) -> None:
     if not is_interactive():
         raise RefusedError(refusal)
     # Not typer.confirm: that turns Ctrl-C and the end of input into the same exception.
-    typer.echo(f"{question} [y/N] ", err=True, nl=False)
+    typer.echo(f"{question} [y, then Enter: yes; only Enter: no] ", err=True, nl=False)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise RefusedError("declined: the answer was not yes; nothing was done")
 

@@ -356,3 +356,29 @@ def test_changing_number_of_peers_is_a_doubt():
     [found] = only(audited(run), "peers-changed")
     assert found.severity == "doubt"
     assert "have 3 and 4 peers" in found.sentence
+
+
+def test_vms_of_the_epochs_before_all_peers_were_lost_did_take_part():
+    run = made_run()
+    lost_s = START_S + 205.0  # after two epochs
+
+    def of_the_first_two(row: Any) -> bool:
+        return row.epoch <= 2
+
+    earlier = [replace(r, vm=f"{r.vm}-lost") for r in run.tables["epochs"] if of_the_first_two(r)]
+    later = [
+        replace(r, epoch=r.epoch - 2, began_s=r.began_s + 50, ended_s=r.ended_s + 50)
+        for r in run.tables["epochs"]
+        if not of_the_first_two(r)
+    ]
+    vms = run.tables["vms"]
+    run.tables["epochs"] = [*earlier, *later]
+    run.tables["vms"] = [
+        *(replace(r, vm=f"{r.vm}-lost", ended_s=lost_s, end_cause="preempted") for r in vms),
+        *(replace(r, generation=1) for r in vms),
+    ]
+    run.tables["swarm_epochs"] = []
+    [found] = only(audited(run), "peer-epochs")
+    assert (found.severity, found.value, found.n) == ("note", 2, 2)
+    assert "gc-t4-1-lost" in found.sentence
+    assert "in up to 2 epochs before that counts in the cost only" in found.sentence

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from rows_to_compare import a_run, ran
 from scipy.stats import kendalltau
 
+from analysis.compare.differences import Differences, own_run
 from analysis.compare.paper import run_name
 from analysis.compare.published import (
     KEYS,
@@ -32,8 +33,8 @@ from analysis.report.study.comparison import (
     Compared,
     cards,
     comparison,
-    nothing_published,
     study_checks,
+    unlike_published,
     wide_rows,
 )
 from cloud.prices.book import load as load_book
@@ -159,6 +160,22 @@ def test_medians_and_the_study_as_a_whole():
     assert lines[0] == "median difference of communication, s: 16.0% (at most 15.0%: OUTSIDE)"
 
 
+def test_some_runs_of_a_study_are_not_judged_as_the_whole():
+    rows = [off(a_run(n), "sps", s) for n, s in (("CV A-2", 0.0), ("CV A-4", -0.6), ("NLP A-2", 0.9))]
+    found = [c for c in judge(rows, LIMITS, whole=False) if c.scope != "each"]
+    tau = next(c for c in judge(rows, LIMITS) if c.figure == "kendall_tau")
+    assert tau.inside is False  # as a whole they are outside
+    assert {c.figure: c.inside for c in found} == dict.fromkeys(("comm_s", "kendall_tau", "host_contended"))
+    assert next(c.found for c in found if c.figure == "kendall_tau") == tau.found
+    each = [c.inside for c in judge(rows, LIMITS) if c.scope == "each"]
+    assert [c.inside for c in judge(rows, LIMITS, whole=False) if c.scope == "each"] == each
+    shown = study_checks(Compared(rows, LIMITS, whole=False))
+    assert [line for line in shown if "OUTSIDE" in line] == []
+    assert any("at least 0.95: not judged, needs all runs of the study" in line for line in shown)
+    assert "not the whole study" in cards(Compared(rows, LIMITS, whole=False))[0].more
+    assert [c.name for c in cards(Compared(rows[:1], whole=False))] == []
+
+
 def test_the_shipped_limits_judge_all_28():
     names = [run_name(known) for m in load_study("paper-abc").members if (known := published(m.spec.name))]
     judged = [c for c in judge([a_run(name) for name in names], LIMITS) if c.scope == "each"]
@@ -229,7 +246,7 @@ def test_origin_of_a_run_is_shown_with_its_figures(target, emulated, contended, 
 
 def test_kendall_s_tau_is_shown_without_a_limit():
     rows = [a_run("CV A-2"), a_run("CV A-4")]
-    assert study_checks(Compared(rows)) == ["Kendall's tau of samples/s: 1 (2 runs, no limit)"]
+    assert study_checks(Compared(rows)) == ["Kendall's tau of the mean epoch rates: 1 (2 runs, no limit)"]
     assert len([lines for lines in study_checks(Compared(rows, LIMITS)) if "tau" in lines]) == 1
     assert study_checks(Compared(rows[:1])) == []
 
@@ -241,11 +258,11 @@ def test_the_page_names_runs_of_one_name_and_says_why_there_is_no_comparison():
     assert "run" not in wide_rows(Compared([one]))[0]
     section = comparison(Compared([one, two]))
     assert section is not None
-    assert "Shown but not judged: 1 run (the paper has no x)." in section.lead
-    assert cards(Compared([one]))[0].more == "samples/s, 1 run"
+    assert "Shown but not judged: 1 run (the paper has no x)." in section.notes
+    assert cards(Compared([one]))[0].more == "mean of epoch rates, 1 run"
     alone = ComparedRun("mine", "r", {}, {"sps": 5.0}, None, False, 0, 1, not_judged="nothing of 'mine'")
     assert comparison(Compared([alone])) is None
-    assert nothing_published(Compared([alone])).endswith("1 run: nothing of 'mine'.")
+    assert unlike_published(Compared([alone])) == []  # nobody expects figures of the paper beside it
 
 
 def test_each_figure_is_drawn_below_the_last():
@@ -258,22 +275,24 @@ def test_each_figure_is_drawn_below_the_last():
 
 
 @pytest.mark.slow
-def test_a_page_without_published_figures_says_why(tmp_path: Path):
+def test_a_page_says_why_a_run_of_a_published_name_has_no_published_figures(tmp_path: Path):
     folder = ran(tmp_path / "run", "swarm.target_batch_size=16384")
     with RunStore.open_writer(folder / "run.db") as store:
         store.set_meta("published", None)
     runs, problems = load_runs([folder], load_book("study-2023-04"))
-    page = tmp_path / "c.html"
+    read, page = read_folder(folder), tmp_path / "c.html"
     build(
         runs,
         page,
         load_book("study-2023-04"),
         problems=problems,
-        compared=Compared([compared_run(read_folder(folder), {})]),
+        compared=Compared([compared_run(read, {})], differences=Differences((own_run(read),))),
     )
     text = page.read_text()
-    assert "No run can be compared with the paper" in text
-    assert "1 run: not the paper&#x27;s experiment: swarm.target_batch_size 16384 instead of 32768." in text
+    assert "Published, replayed, emulated" not in text
+    assert "geo-c8 (geo-c8-20231114-aaaa) has no published figures: not the paper&#x27;s experiment: " in text
+    assert "swarm.target_batch_size 16384 instead of 32768." in text
+    assert "Centralised baselines" not in text
     assert "1 run compared" in text
     assert "1 runs" not in text
 

@@ -12,6 +12,7 @@ from wandb_logs import Swarm, write_swarm
 
 from analysis.report.build import build
 from analysis.sources import opened
+from metrics.records import SWARM_LOST, EventRecord
 from metrics.store.database import RunStore, StoreError
 
 pytestmark = pytest.mark.slow
@@ -35,6 +36,23 @@ def test_page_has_every_section_and_its_files(page: Path):
             assert (page.parent / f"{name}.{kind}").stat().st_size > 50
     assert html.index("Emulated:") < html.index("<h1>")
     assert "93.4%" in html
+
+
+def test_timeline_begins_at_the_launch_and_marks_the_loss_of_all_peers(tmp_path: Path):
+    write_run(tmp_path, epochs=2)
+    with RunStore.open_writer(tmp_path / "run.db") as store:
+        started_s = store.run_meta().started_s
+        assert started_s is not None
+        store.set_meta("started_s", started_s - 9.0)  # nine seconds before the first request for a VM
+        lost = EventRecord(1, started_s + 70.0, SWARM_LOST, "", -1, "", "", "", "all gone", "{}")
+        store.append("events", [lost])
+    built = build(tmp_path)
+    with (built.parent / "timeline.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert {row["requested_s"] for row in rows if row["requested_s"]} == {"9.0"}
+    assert [row["all_peers_lost_s"] for row in rows if row["all_peers_lost_s"]] == ["79.0"]
+    assert "all peers lost" in (built.parent / "timeline.svg").read_text()
+    assert "All peers were lost at once" in built.read_text()
 
 
 def test_page_makes_no_network_requests(page: Path):

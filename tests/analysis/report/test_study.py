@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from made_up_run import write_run
 
+from analysis.compare.paper import references
 from analysis.report.files import csv_text
 from analysis.report.study.build import build, load
 from analysis.report.study.sections import sections
@@ -108,13 +109,26 @@ def test_emulation_is_stated_first_and_with_each_figure(own_page: Path):
     assert "Emulated: failed, geo-c4, geo-c8 (scales bytes 1/100, samples 1/8, time 1/1" in first
     body = html[html.index("<main") :].split("<section>")[1:]
     drawn = [part for part in body if "<figure>" in part]
-    assert all("Emulated: " in part[: part.index("<figure>")] for part in drawn)
+    assert all("Emulated: " in part[part.index("</figure>") :] for part in drawn)
+
+
+def test_text_of_a_figure_is_after_it_and_a_narrow_screen_has_a_cue(own_page: Path):
+    body = own_page.read_text().split("<section>")[1:]
+    for part in (part for part in body if "<figure>" in part):
+        assert re.match(r'<h2>[^<]+</h2><figure><p class="cue"[^>]*>Scroll the figure sideways', part)
+        assert len(re.sub("<[^>]*>", "", part[part.index("</figure>") :].partition("</p>")[0])) < 420
+
+
+def test_page_explains_its_words_once(own_page: Path, printed_page: Path):
+    own, printed = (re.findall(r"<dt>([^<]*)</dt>", page.read_text()) for page in (own_page, printed_page))
+    assert own == ["C", "C-8", "CV", "Granularity", "One clock", "Lines, arrows", "Markers"]
+    assert printed[:6] == ["A", "B", "C", "C-8", "CV", "NLP"]
+    assert "The paper's basis" in [word.replace("&#x27;", "'") for word in printed]
 
 
 def test_unknown_figures_are_listed(own_page: Path):
     html = own_page.read_text()
     section = html[html.index("<h2>Not known</h2>") :]
-    assert "failed" in section
     assert "no hivemind epoch" in section or "no epoch" in section.lower()
     assert "nan" not in re.findall(r"<td[^>]*>([^<]*)</td>", html)
 
@@ -122,7 +136,7 @@ def test_unknown_figures_are_listed(own_page: Path):
 def test_csv_equals_the_rows(own_page: Path):
     folder = own_page.parent
     runs, _ = load([folder / "geo-c4-x", folder / "geo-c8-x", folder / "failed-x"], BOOK)
-    for part in sections(runs, paper=False):
+    for part in sections(runs, False, references()):
         text = (folder / "report_files" / f"{part.name}.csv").read_text()
         assert text == csv_text(part.rows)
         read = list(csv.DictReader(text.splitlines()))
@@ -144,6 +158,7 @@ def test_printed_page_marks_printed_and_unknown_figures(printed_page: Path):
     html = printed_page.read_text()
     assert "As printed in the paper, without logs: 28 runs." in html
     assert "Compared with the paper" not in html  # nothing of ours to compare
+    assert html.count("the paper printed none") == 1  # one note for all runs
     with (printed_page.parent / "paper_files" / "granularity.csv").open() as file:
         rows = {(r["name"], r["basis"]): float(r["value"]) for r in csv.DictReader(file)}
     assert rows["NLP C-8", "study"] == 0.4

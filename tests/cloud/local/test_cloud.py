@@ -170,6 +170,7 @@ def test_a_vm_whose_program_leaves_after_the_notice_is_there_until_it_is_taken(s
     cloud = start()
     rent(cloud, "a", "leave")
     pid = in_phase(cloud, "a", "training").pid
+    assert Path(f"/proc/{pid}/cmdline").read_text().rstrip("\0") == "orch: run a"
     cloud.preempt("a", notice_s=3.0)
     told = wait_for(lambda: look(cloud, "a").notice_at_s)
     notice = instance_action((Path(cloud.collect("a")) / "notice.json").read_text())

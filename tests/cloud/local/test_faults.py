@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 
 from cloud.local import LocalOptions, PreemptOptions, StoreOptions
 from cloud.local.check import probe
 from cloud.local.host import faults
 from cloud.local.host.preemption import Preemptions
-from cloud.local.host.vms import Vm
+from cloud.local.host.vms import Vm, process_title
 from cloud.provider import InvalidRequestError, NoCapacityError
 
 
@@ -28,25 +33,73 @@ def test_the_victim_depends_on_seed_and_names_not_on_their_order():
 
 
 def test_preemptions_of_one_slot_leave_the_others_alone():
-    timers: list[tuple[float, object]] = []
+    timers: list[tuple[float, Callable[[], None]]] = []
     taken: list[str] = []
+    training: set[str] = set()
     vms = {
         name: Vm(name, "gcp/x", "10.0.0.1", 1, "p", name != "monitor", 0.0, state="running")
         for name in ("r-eu-0-0", "r-us-0-0", "r-us-0-0-0", "monitor")
     }
     plan = PreemptOptions(rate_per_h=3600, at_s=(20.0,), seed=3, slot="r-us-0")
     preemptions = Preemptions(
-        plan, vms, lambda s, do: timers.append((s, do)), lambda vm: taken.append(vm.vm), lambda: None
+        plan,
+        vms,
+        lambda s, do: timers.append((s, do)),
+        lambda vm: vm.vm in training,
+        lambda vm: taken.append(vm.vm),
+        lambda _: None,
     )
     preemptions.started(vms["r-eu-0-0"])
     preemptions.started(vms["r-us-0-0-0"])  # of the slot "us-0-0"
     assert timers == []
     preemptions.started(vms["r-us-0-0"])
-    assert timers[0][0] == 20.0
-    assert len(timers) == 2
+    assert len(timers) == 1  # by its rate; `at_s` counts from training
+    training |= {"r-eu-0-0", "r-us-0-0-0", "monitor"}
+    preemptions.tick()
+    assert len(timers) == 1
+    training.add("r-us-0-0")
+    preemptions.tick()
+    preemptions.tick()
+    assert [seconds for seconds, _ in timers[1:]] == [20.0]
     for _, do in timers:
         do()
     assert taken == ["r-us-0-0", "r-us-0-0"]
+
+
+def test_a_planned_preemption_is_announced_before_its_time_after_training_began():
+    timers: list[float] = []
+    vms = {"r-a-0": Vm("r-a-0", "gcp/x", "10.0.0.1", 1, "p", True, 0.0, state="pending")}
+    plan = PreemptOptions(at_s=(20.0, 3.0), notice_s=5.0)
+    preemptions = Preemptions(
+        plan, vms, lambda s, _: timers.append(s), lambda _: True, lambda _: None, lambda _: None
+    )
+    preemptions.tick()
+    assert timers == []  # what a VM without a program says is of an earlier one
+    vms["r-a-0"].state = "running"
+    preemptions.tick()
+    assert timers == [15.0, 0.0]
+
+
+def test_processes_are_named_by_run_and_vm():
+    assert process_title("geo-b2-1-us-0-0", "geo-b2-1") == "orch: geo-b2-1-us-0-0"
+    assert process_title("monitor-1", "geo-b2-1") == "orch: geo-b2-1 monitor-1"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("title", ["orch: r-a-0", "x" * 10_000])
+def test_a_named_process_shows_its_title_in_place_of_its_command_line(title: str):
+    code = f"""
+import os
+from cloud.local.network.kernel import name_process
+length = len(open("/proc/self/cmdline", "rb").read())
+name_process({title!r})
+shown = open("/proc/self/cmdline", "rb").read()
+assert len(shown) <= length
+assert shown.rstrip(b"\\0") == {title!r}.encode()[: length - 1], shown
+assert os.environ["KEPT"] == "yes" and b"KEPT=yes" in open("/proc/self/environ", "rb").read()
+"""
+    root = str(Path(__file__).parents[3])
+    subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": root, "KEPT": "yes"}, check=True)
 
 
 def test_a_full_place_refuses_and_others_do_not():

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from cloud.prices.book import load
+from cloud.prices.rows import COLUMNS
 from cloud.sky.skypilot.catalog import Catalogs, here
 from cloud.sky.skypilot.catalog_files import catalog_folder, read_catalog
 
@@ -192,3 +193,30 @@ def test_the_folder_is_skypilots_own(tmp_path: Path):
     assert runtime == tmp_path / ".sky/catalogs/v8"
     (offer,) = here(BOOKS[0], {"HOME": str(tmp_path)}).offers("lambda/us-west-1", "A10:1", False)
     assert offer.usd_per_h == Decimal("1.29")  # of list-2026-11, which is newer than the study's
+
+
+def test_the_users_own_rows_count_before_newer_ones_of_other_books_and_rows_below_them_do_not(tmp_path: Path):
+    own = tmp_path / "mine.csv"
+    own.write_text(
+        ",".join(COLUMNS)
+        + "\ngcp,vm,us-central1,*,T4:1/n1-standard-8/spot,h,0,0.11,60,1,2020-01-01,contract\n"
+    )
+    catalogs = here(load(f"study-2023-04,{own}"), {"HOME": str(tmp_path)})
+    found = {region: catalogs.look(f"gcp/{region}", "T4:1", True) for region in ("us-central1", "us-west1")}
+    mine, listed = (found[region].offers[0] for region in ("us-central1", "us-west1"))
+    assert mine.usd_per_h == Decimal("0.11")
+    assert mine.price_source.startswith("price book mine.csv:2, valid from 2020-01-01 (contract)")
+    assert listed.usd_per_h == Decimal("0.27946")  # the newest of the books, as without rows of one's own
+    assert [each.price and each.price.origin.partition(":")[0] for each in found.values()] == [
+        "mine.csv",
+        "list-2026-11.csv",
+    ]
+
+
+def test_only_a_price_that_no_catalog_should_have_is_asked_of_a_book(folder: Path, tmp_path: Path):
+    spot = Catalogs(folder).look(
+        "gcp/us-central1/us-central1-b", "T4:1", True
+    )  # in the catalog, without a price
+    assert (spot.offers[0].usd_per_h, spot.row_helps) == (None, False)
+    assert not Catalogs(tmp_path / "none").look("lambda/us-west-1", "A10:1", True).row_helps
+    assert Catalogs(tmp_path / "none", BOOKS[1:]).look("aws/us-east-1/us-east-1a", "T4:1", True).row_helps

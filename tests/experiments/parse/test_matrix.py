@@ -248,7 +248,8 @@ def test_the_commands_list_check_and_choose(file, capsys):
         shown = capsys.readouterr()
         return shown.out if code == 0 else shown.err
 
-    assert said("validate", str(file)) == f"{file}: ok (5 experiments: {', '.join(NAMES)})\n"
+    can = "5 of 5 can be launched on this machine; 0 of 5 can be launched on rented VMs"
+    assert said("validate", str(file)) == f"{file}: ok (5 experiments: {', '.join(NAMES)}); {can}\n"
     (row,) = json.loads(said("validate", str(file), "-o", "json"))["files"]
     assert (row["ok"], row["name"], [e["name"] for e in row["experiments"]]) == (True, None, NAMES)
     assert [line.split()[0] for line in said("show", str(file)).splitlines()] == ["NAME", *NAMES]

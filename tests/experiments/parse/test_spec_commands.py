@@ -29,7 +29,8 @@ def wrong(tmp_path):
 def test_validate_prints_five_errors_with_lines(wrong):
     result = runner.invoke(app, ["validate", str(wrong), "geo-b2"])
     assert result.exit_code == 2
-    assert result.stdout == "geo-b2: ok (geo-b2, 2 peers)\n"
+    verdict = "can be launched on this machine; cannot be launched on rented VMs as it is: 2 obstacles"
+    assert result.stdout == f"geo-b2: ok (geo-b2, 2 peers); {verdict}\n"
     lines = result.stderr.splitlines()
     assert len(lines) == 5
     assert all(line.startswith(f"{wrong}:") and line.split(":")[1].isdigit() for line in lines)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from synthetic_runs import epoch, vm
 
-from metrics.epochs.restarts import records_since_restart
+from metrics.epochs.restarts import records_before_restart, records_since_restart
 from metrics.epochs.throughput import swarm_epochs
 
 
@@ -15,6 +15,7 @@ def test_swarm_that_lost_all_peers_restarts_from_scratch():
     second = [epoch("b", k, 200.0 + 12 * k) for k in range(1, 4)]
     vms = [vm("a", ended_s=100.0), vm("b", ended_s=None)]
     assert records_since_restart([*second, *first], vms) == second
+    assert records_before_restart([*second, *first], vms) == first
     epochs = swarm_epochs([*first, *second], 1, vms=vms)
     assert [(e.epoch, e.duration_s, e.peers[0].vm) for e in epochs] == [
         (1, 12, "b"),
@@ -42,4 +43,5 @@ def test_swarm_that_resumed_its_state_has_not_restarted():
 def test_without_ends_of_vms_nothing_is_dropped(rows: list[tuple[str, int, float]]):
     records = [epoch(name, number, began_s) for name, number, began_s in rows]
     kept = records_since_restart(records, [])
+    assert records_before_restart(records, []) == []
     assert sorted(kept, key=repr) == sorted(records, key=repr)

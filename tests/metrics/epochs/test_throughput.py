@@ -10,7 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from synthetic_runs import epoch, random_run, vm
 
-from metrics.epochs.granularity import calculation, communication, granularity, granularity_phase_timed
+from metrics.epochs.granularity import (
+    calculation,
+    communication,
+    granularity,
+    granularity_of_means,
+    granularity_phase_timed,
+    granularity_spread,
+)
 from metrics.epochs.throughput import (
     dropped_rounds,
     epoch_seconds,
@@ -57,6 +64,25 @@ def test_phase_timed_throughput_excludes_time_outside_phases():
     assert throughput_phase_timed(epochs).value == pytest.approx(100 / 8)
     assert granularity_phase_timed(epochs).value == pytest.approx(7 / 2)
     assert granularity(epochs).value == pytest.approx(10 / 2)
+
+
+def test_granularity_of_means_is_the_ratio_of_the_mean_seconds():
+    comm_s = (1.5, 1.5, 1.5, 0.25, 1.5)  # in the fourth there was hardly any communication
+    ends = iter(range(0, 1000, 100))
+    epochs = swarm_epochs([epoch("a", k, next(ends), 3.0, comm) for k, comm in enumerate(comm_s, start=1)], 1)
+    found, calc, comm = (f(epochs) for f in (granularity_of_means, calculation, communication))
+    assert found.value == pytest.approx(calc.value / comm.value)
+    assert found.value == pytest.approx(4 * 3.0 / (3 * 1.5 + 0.25))
+    assert found.low < found.value < found.high
+    assert (granularity(epochs).value, found.n) == (pytest.approx((3 * 2.0 + 12.0) / 4), 4)
+    spread = granularity_spread(epochs)
+    assert (spread.least, spread.median, spread.most, spread.n) == (2.0, 2.0, 12.0, 4)
+
+
+def test_granularity_is_unknown_where_nobody_communicated():
+    epochs = swarm_epochs([epoch("a", k, 20.0 * k, 10, 0) for k in (1, 2, 3)], 1)
+    assert granularity_of_means(epochs) is None
+    assert granularity_spread(epochs) is None
 
 
 def test_nothing_measured_is_none_not_zero():
@@ -155,3 +181,16 @@ def test_agrees_with_a_second_implementation(seed, warmup):
         assert ours == [None] * 6
     else:
         assert [o.value for o in ours] == pytest.approx(naive, rel=1e-9)
+
+
+@given(st.lists(st.tuples(st.floats(0.1, 100), st.floats(0.1, 100)), min_size=1, max_size=8))
+def test_granularity_of_means_lies_within_the_spread_of_the_epochs(seconds: list[tuple[float, float]]):
+    records = [
+        epoch(vm, k, 1000.0 * k, calc * share, comm)
+        for k, (calc, comm) in enumerate(seconds, start=1)
+        for vm, share in (("a", 1.0), ("b", 3.0))
+    ]
+    epochs = swarm_epochs(records, 0)
+    found, within = granularity_of_means(epochs), granularity_spread(epochs)
+    assert within.least * (1 - 1e-9) <= found.value <= within.most * (1 + 1e-9)
+    assert within.n == len(seconds)

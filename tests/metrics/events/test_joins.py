@@ -103,8 +103,8 @@ def test_the_report_has_a_line_for_each_join(tmp_path: Path) -> None:
         rows = tables.joins(RunNumbers.of(store))
     assert [(row["slot"], row["bytes"], row["usd"]) for row in rows] == [("b", 20_000_000, None)]
     assert content.join_table(rows) == [
-        {"slot": "b", "from": "a", "epoch": 4, "state s": "3", "state MB": "20", "resumed after an interruption": 2,
-         "USD": "unknown"}
+        {"slot": "b", "from": "a", "epoch": 4, "state s": "3", "state": "20 MB", "resumed after an interruption": 2,
+         "cost": "unknown"}
     ]  # fmt: skip
     page = build(tmp_path).read_text()
     assert "Joins" in page

@@ -289,6 +289,64 @@ def test_offline_nothing_is_contacted(monkeypatch: pytest.MonkeyPatch, capsys: p
     )
 
 
+AWS_ONLY = [
+    "emulation=null", "data.location=aws/us-east-1", "peers[0].resources.infra=aws/us-east-1/us-east-1a",
+    "peers[1].resources.infra=aws/us-east-1/us-east-1b",
+]  # fmt: skip
+
+
+@pytest.fixture
+def everything_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "version", lambda name: "0.14.1")
+    monkeypatch.setattr(machine, "listeners", lambda *_: {})
+    monkeypatch.setattr(machine, "available_memory", lambda: 10**12)
+    monkeypatch.setattr("orchestrator.checks.credentials.package_there", lambda _: True)
+    monkeypatch.setattr("orchestrator.launch.machine_checks.package_there", lambda _: True)
+
+
+@pytest.mark.usefixtures("everything_installed")
+def test_the_verdict_is_the_last_line(nobody: Path, capsys: pytest.CaptureFixture[str]):
+    def verdict(*arguments: str, code: int) -> str:
+        assert run(["check", "--on", "sky", *arguments]) == code
+        return capsys.readouterr().out.splitlines()[-1]
+
+    assert verdict(code=2) == "missing: credentials of one of aws, gcp, azure, lambda"
+    assert verdict("geo-b2", code=2) == "missing for geo-b2: credentials of gcp, 2 changes of the experiment"
+    write(nobody, ".aws/credentials", f"[default]\naws_access_key_id = x\naws_secret_access_key = {SECRET}\n")
+    assert verdict(code=0) == "AWS is ready"
+    settings = [word for setting in AWS_ONLY for word in ("--set", setting)]
+    assert verdict("geo-b2", *settings, code=0) == "AWS is ready; that is enough for geo-b2"
+    both = [word for setting in AWS_ONLY[:3] for word in ("--set", setting)]
+    assert (
+        verdict("geo-b2", *both, code=2)
+        == "AWS has credentials; missing for geo-b2: credentials of gcp, 1 change of the experiment"
+    )
+    secret = ["--set", "secrets.TOKEN=null"]
+    assert verdict("geo-b2", *settings, *secret, code=2).endswith("missing for geo-b2: values of secrets")
+
+
+@pytest.mark.usefixtures("everything_installed")
+def test_only_what_the_experiment_needs_is_checked(nobody: Path, capsys: pytest.CaptureFixture[str]):
+    assert run(["check", "geo-b2", "--on", "sky", "-o", "json"]) == 2
+    document = json.loads(capsys.readouterr().out)
+    states = {finding["check"]: finding["state"] for finding in document["findings"]}
+    assert [check for check in states if check.startswith("credentials")] == ["credentials gcp"]
+    assert {check for check, state in states.items() if state == "missing"} == {
+        "credentials gcp", "experiment store_unreachable", "experiment store_keys",
+    }  # fmt: skip
+    assert (document["experiment"], document["usable"]) == ("geo-b2", False)
+    assert document["verdict"].startswith("missing for geo-b2: ")
+    assert run(["check", "geo-b2"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.splitlines()[-1] == "this machine is ready; that is enough for geo-b2"
+    assert "credentials" not in shown
+
+
+def test_settings_without_an_experiment_are_refused(capsys: pytest.CaptureFixture[str]):
+    assert run(["check", "--set", "budget_usd=1"]) == 2
+    assert "need an experiment" in capsys.readouterr().err
+
+
 def test_owner_is_shown_and_not_created(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("ORCH_OWNER", raising=False)
     assert clouds.owner(tmp_path) == Finding("owner", "ok", "generated at the first launch")
@@ -318,7 +376,7 @@ def test_missing_package_or_disk_space_is_reported(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(machine, "version", nothing)
     (missing,) = [finding for finding in machine.versions("local") if finding.state == "missing"]
     assert missing.check == "version hivemind"
-    assert missing.next == "`pip install -e '.[local]'` in a clone of orch"
+    assert missing.next == "`.venv/bin/python -m pip install -e '.[local]'` in a clone of orch"
     skypilot = next(f for f in machine.versions("sky") if f.check == "version skypilot")
     assert (skypilot.state, "0.14.x" in skypilot.next) == ("warning", True)
     monkeypatch.setattr(machine.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 10})())

@@ -17,9 +17,12 @@ from orchestrator.cli import starting
 from orchestrator.cli.app import run
 from orchestrator.controller import client
 from orchestrator.controller.reaping import Reach, Reaped
+from orchestrator.controller.records import journal_takeover
+from orchestrator.core.journal import replay
 from orchestrator.errors import STATUS_CODES, HeldError
 from orchestrator.launch.plan_run import approved_plan
 from orchestrator.launch.prepare import prepare
+from orchestrator.launch.start_lock import start_lock
 
 RUN = "local-2-20261121-7f3a"
 Output = Callable[[], tuple[str, str]]
@@ -75,6 +78,24 @@ def test_ls_lists_runs_in_every_form(form: str, folder: Path, output: Output):
         assert document["runs"][0]["peers"] == 2
 
 
+def test_ls_names_runs_without_a_controller(folder: Path, output: Output):
+    assert run(["ls"]) == 0
+    table, told = output()
+    assert "running, no controller" in table
+    assert told.startswith(f"{RUN} has no controller")
+    assert f"`orch attach {RUN}`" in told
+    with start_lock(folder):  # another `orch` starts it now
+        assert run(["ls"]) == 0
+    table, told = output()
+    assert "no controller" not in table + told
+    assert run(["ls", "-o", "csv"]) == 0
+    assert "running,local-2" in output()[0]  # one column, one meaning
+    with RunStore.open_writer(folder / "run.db") as store:
+        store.set_meta("status", "done")
+    assert run(["ls"]) == 0
+    assert "no controller" not in "".join(output())
+
+
 def test_ls_shows_a_run_it_cannot_read(folder: Path, output: Output):
     (folder / "run.db").write_bytes(b"not a database, and long enough to be looked at by SQLite" * 50)
     assert run(["ls", "-o", "json"]) == 0
@@ -87,12 +108,21 @@ def test_status_and_its_json(folder: Path, output: Output):
     assert run(["status", "latest"]) == 0
     text, _ = output()
     assert text.startswith(f"{RUN}: ")
-    assert "us-0" in text
+    [line] = [line for line in text.splitlines() if line.startswith("us-0")]
+    assert line.split()[5:8] == ["-", "-", "0"]  # without a VM: no epoch, no rate, no preemption
     assert run(["status", RUN, "-o", "json"]) == 0
     document = json.loads(output()[0])
     assert document["schema_version"] == 1
     assert {peer["slot"] for peer in document["peers"]} == {"us-0", "eu-0"}
-    assert {"scales", "epoch", "granularity", "cost", "events", "warnings"} <= document.keys()
+    assert {
+        "scales",
+        "epoch",
+        "throughput_sps",
+        "granularity",
+        "cost",
+        "events",
+        "warnings",
+    } <= document.keys()
 
 
 def test_a_newer_schema_ends_with_2(folder: Path, output: Output):
@@ -118,6 +148,17 @@ def test_why_shows_one_slot_and_lists_the_slots_on_error(folder: Path, output: O
     assert (row["slot"], row["to_state"], row["cause"]) == ("eu-0", "PROVISIONING", "first try")
     assert run(["why", RUN, "asia-0"]) == 2
     assert "eu-0, us-0" in output()[1]
+
+
+def test_a_replaced_controller_is_part_of_every_slots_story(folder: Path, output: Output):
+    with RunStore.open_writer(folder / "run.db") as store:
+        journal_takeover(store, store.records("events"), 77, 123, 1_800_000_060.0)
+        events = store.records("events")
+    assert replay(events) == replay(events[:1])
+    add_event(folder, 2, "eu-0", "PROVISIONING", "first try")
+    for command in (["why", RUN], ["why", RUN, "eu-0"], ["status", RUN]):
+        assert run(command) == 0
+        assert "the controller was replaced: process 123 continues for process 77" in output()[0]
 
 
 def test_logs_of_a_slot_list_its_vms_oldest_first(folder: Path, output: Output):

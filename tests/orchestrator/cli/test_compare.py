@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from study_runs import MadeRuns
 
+from experiments.study_file.load import STUDIES
 from metrics.store.database import RunStore
 from orchestrator.cli.app import run
 
@@ -33,10 +34,79 @@ def test_run_counts_once_and_runs_of_one_experiment_are_distinguished(
     assert named[:2] == [a2, b2]
     assert run(["compare", a2, second]) == 0
     table = capsys.readouterr().out.splitlines()
+    table = table[table.index("Beside the paper:") + 1 :]
     assert table[0].split()[:2] == ["EXPERIMENT", "RUN"]
     assert [line.split()[:3] for line in table[1:3]] == [["CV", "A-2", a2], ["CV", "A-2", second]]
     assert run(["compare", a2, b2, a2]) == 0
-    assert "RUN" not in capsys.readouterr().out.splitlines()[0].split()
+    table = capsys.readouterr().out.splitlines()
+    assert "RUN" not in table[table.index("Beside the paper:") + 1].split()
+
+
+def _own(study: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """Two runs of an experiment with another target batch size than the paper's, the second one changed."""
+    entries = ("{experiment: geo-c8, label: a, set: {swarm.target_batch_size: 16384}}",
+               "{experiment: geo-c8, label: b, set: {swarm.target_batch_size: 16384, swarm.optimizer.lr: 0.5}}")  # fmt: skip
+    Path(study).write_text(f"name: s\nexperiments: [{', '.join(entries)}]\ncompare: {{replay: never}}\n")
+    assert run(["study", "run", study, "--yes"]) == 0
+    capsys.readouterr()
+    return MadeRuns.made
+
+
+def test_one_s_own_runs_are_compared_with_each_other_and_on_a_page(
+    study: str, own_home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    first, second = _own(study, capsys)
+    assert run(["compare", first, second]) == 0
+    shown = capsys.readouterr().out
+    assert "Configuration: 1 key differs" in shown
+    assert ["swarm.optimizer.lr", "0.01", "0.5"] in [line.split() for line in shown.splitlines()]
+    assert "Beside the paper" not in shown
+    assert "Kendall" not in shown
+    assert "published /" not in shown
+    assert "has no published figures: not the paper's experiment" in shown
+    page = tmp_path / "own.html"
+    assert run(["compare", first, second, "-o", "json", "--report", str(page)]) == 0
+    found = _json(capsys)
+    assert found["differences"]["against"] == first
+    assert [row["key"] for row in found["differences"]["configuration"]] == ["swarm.optimizer.lr"]
+    figures = {row["figure"]: row["values"] for row in found["differences"]["figures"]}
+    assert run(["report", first, "-o", "json"]) == 0
+    summary = _json(capsys)
+    for key in ("sps", "sps_epoch_mean", "granularity", "comm_s"):  # one definition everywhere
+        assert {k: figures[key][0][k] for k in ("value", "low", "high", "n")} == summary[key]
+    assert figures["usd_per_1m_samples"][0]["value"] == pytest.approx(summary["usd_per_1m_samples"], abs=1e-6)
+    assert figures["sps"][1]["ratio"] == 1.0
+    text = page.read_text()
+    assert all(f"<h2>{heading}" in text for heading in ("Configuration", "Figures", "Curves"))
+    assert "Published, replayed" not in text
+    assert "Centralised baselines" not in text
+    assert "Throughput against peers" not in text  # of one number of peers
+    files = {path.name for path in (tmp_path / "own_files").iterdir()}
+    assert files >= {"curves.csv", "differences.csv", "configuration.csv"}
+
+
+def test_a_study_of_one_s_own_is_compared_with_its_first_run(study: str, capsys: pytest.CaptureFixture[str]):
+    first, _ = _own(study, capsys)
+    assert run(["compare", "s"]) == 0
+    assert capsys.readouterr().out.splitlines()[1].startswith(first)
+
+
+def test_limits_of_a_whole_study_do_not_judge_some_of_its_runs(
+    study: str, capsys: pytest.CaptureFixture[str]
+):
+    assert run(["study", "run", study, "--yes", "--only", "geo-a2", "--only", "geo-b2"]) == 0
+    capsys.readouterr()
+    for named in (MadeRuns.made, ["s"]):
+        assert run(["compare", *named, "-o", "json"]) == 0
+        found = _json(capsys)
+        assert found["whole"] is False
+        assert {c["inside"] for c in found["checks"] if c["scope"] != "each"} <= {None}
+        assert (found["differences"] is None) is (named == ["s"])
+    limits = str(STUDIES / "paper-abc-limits.csv")
+    assert run(["compare", *MadeRuns.made, "--limits", limits, "-o", "json"]) == 0
+    found = _json(capsys)
+    assert found["whole"] is True  # limits given for these runs are for them all
+    assert {c["figure"]: c["inside"] for c in found["checks"]}["host_contended"] is True
 
 
 def test_labelled_entry_is_judged_only_if_requested(study: str, capsys: pytest.CaptureFixture[str]):
@@ -193,14 +263,13 @@ def test_runs_are_compared_by_name_and_drawn_on_a_page(
     assert f"report: {page}" in shown.err
     assert (tmp_path / "c_files" / "comparison.csv").is_file()
     text = page.read_text()
-    lead = text[text.index("Published, replayed, emulated") :].partition("<figure>")[0]
-    assert "Emulated: CV " in lead
-    assert "Emulated: None" not in text
-    assert "Kendall&#x27;s tau" in text
+    section = text[text.index("<h2>Published, replayed, emulated") :].partition("</section>")[0]
+    assert "Emulated: 1 run." in section
+    assert "Kendall&#x27;s tau" not in text  # of one run of the study
     assert text.count("<svg") >= 5
     assert run(["compare", "s", "--limits", "none"]) == 0
     assert "OUTSIDE" not in (shown := capsys.readouterr()).out
-    assert shown.out.splitlines()[0].split()[:3] == ["EXPERIMENT", "ON", "SPS"]
+    assert shown.out.splitlines()[0].split()[:3] == ["EXPERIMENT", "ON", "EPOCH"]
     assert " 115 / 143 (" in shown.out  # calculation: published / emulated
     assert " emulated " in shown.out
     assert run(["compare", "s", "--wide"]) == 0

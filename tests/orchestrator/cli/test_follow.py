@@ -147,12 +147,24 @@ def test_leftovers_are_named_in_the_error(calls: list[str], monkeypatch: pytest.
     [("t", Outcome("taken_down"), 2), ("l", Outcome("detached"), 0), ("", Outcome("ended", "done"), 0)],
 )
 def test_on_a_terminal_it_asks(
-    answer: str, outcome: Outcome, asked: int, calls: list[str], monkeypatch: pytest.MonkeyPatch
+    answer: str,
+    outcome: Outcome,
+    asked: int,
+    calls: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ):
     monkeypatch.setattr(following, "is_interactive", lambda: True)
     monkeypatch.setattr("builtins.input", lambda: answer)
     assert watch(interrupt, ended) == outcome
     assert len(calls) == asked
+    told = capsys.readouterr().err
+    for keys in (
+        "t, then Enter: tear it down",
+        "l, then Enter, or Ctrl-C again: leave",
+        "only Enter: continue",
+    ):
+        assert keys in told
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, EOFError])

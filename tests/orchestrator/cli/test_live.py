@@ -16,12 +16,12 @@ from tests.orchestrator.cli_snapshots import event, snapshot
 VIEW = """\
 geo-b2-20261121-7f3a: running, 1 min 35 s since start
 Emulated cloud: real peers in network namespaces on this machine; scaled: bytes 1/100, samples 1/32
-place               slot  VM         state     epoch  samples/s  lost
-gcp/europe-west1-b  eu-0  T4:1 spot  WAITING       -          -  1 x
-gcp/us-central1-a   us-0  T4:1 spot  TRAINING      2       35.5
+place               slot  VM         state     epoch  calc. samples/s  lost
+gcp/europe-west1-b  eu-0  T4:1 spot  WAITING       -                -  1 x
+gcp/us-central1-a   us-0  T4:1 spot  TRAINING      2             35.5
   eu-0: preempted; [next try in 10 s]
 epoch 2 of 5 ━━━━━━━━━━━━━━━                 50%, averaging in 7 s
-70.2 samples/s, granularity 25.4, $0.0961 so far, $0.36/h
+throughput 61.2 samples/s, 70.2 samples/s while calculating, granularity 25.4, $0.0961 so far, $0.36/h
 00:01:30  eu-0: WAITING: preempted
 """
 
@@ -48,13 +48,22 @@ def test_view():
 
 def test_view_fits_eighty_columns():
     lines = drawn(snapshot(), width=80).splitlines()
-    assert "gcp/europe-west1-b  eu-0  T4:1 spot  WAITING       -          -  1 x" in lines
+    assert "gcp/europe-west1-b  eu-0  T4:1 spot  WAITING       -                -  1 x" in lines
     assert max(map(len, lines)) <= 80
 
 
 def test_view_of_a_run_without_data():
     text = drawn(
-        snapshot(peers=[], epoch={}, cost={}, granularity=None, events=[], elapsed_s=None, scales=None)
+        snapshot(
+            peers=[],
+            epoch={},
+            cost={},
+            granularity=None,
+            throughput_sps=None,
+            events=[],
+            elapsed_s=None,
+            scales=None,
+        )
     )
     assert "no epoch yet" in text
     assert "unknown" not in text.replace("scales unknown", "")
@@ -66,13 +75,13 @@ FIRST_EPOCH = {"current": 1, "completed": 0, "samples": 128}
 
 def first_epoch(**changes: Any) -> dict[str, Any]:
     """The snapshot before any epoch has ended."""
-    shown = snapshot(granularity=None)
+    shown = snapshot(granularity=None, throughput_sps=None)
     return {**shown, "epoch": {**shown["epoch"], **FIRST_EPOCH, **changes}}
 
 
 def test_the_first_epoch_has_no_granularity_yet():
     shown = first_epoch()
-    printed = "70.2 samples/s, $0.0961 so far, $0.36/h"
+    printed = "70.2 samples/s while calculating, $0.0961 so far, $0.36/h"
     assert f"\n{printed}\n" in drawn(shown)
     assert live.progress_line(shown) == f"00:01:35  epoch 1 of 5 (warm-up), 1 of 2 peers training, {printed}"
     later = {**snapshot(), "at_s": 97.0}
@@ -81,13 +90,19 @@ def test_the_first_epoch_has_no_granularity_yet():
 
 def test_unreported_throughput_is_omitted():
     shown = first_epoch(sps=None)
-    assert "samples/s, " not in drawn(shown)
+    assert "samples/s while" not in drawn(shown)
     assert live.progress_line(shown).endswith("1 of 2 peers training, $0.0961 so far, $0.36/h")
 
 
 def test_progress_line_of_a_run_without_data_ends_with_its_peers():
-    shown = snapshot(peers=[], epoch={}, cost={}, granularity=None)
+    shown = snapshot(peers=[], epoch={}, cost={}, granularity=None, throughput_sps=None)
     assert live.progress_line(shown) == "00:01:35  no epoch yet, 0 of 0 peers training"
+
+
+def test_rates_while_calculating_are_at_full_scale():
+    shown = snapshot(scales={"bytes": 1.0, "time": 2.0, "samples": 1.0})
+    assert "throughput 61.2 samples/s, 35.1 samples/s while calculating" in drawn(shown)
+    assert [row["calc. samples/s"] for row in live.peer_rows(shown)] == ["17.8", "-"]
 
 
 def test_unknown_price_stays_unknown():
@@ -127,7 +142,8 @@ def test_lines_show_only_news():
     assert live.lines(first, later) == [
         "00:01:36  eu-0: BOOTING: requested",
         "warning: late",
-        "00:01:37  epoch 3 of 5, 1 of 2 peers training, 70.2 samples/s, granularity 25.4, $0.0961 so far, $0.36/h",
+        "00:01:37  epoch 3 of 5, 1 of 2 peers training, throughput 61.2 samples/s, "
+        "70.2 samples/s while calculating, granularity 25.4, $0.0961 so far, $0.36/h",
     ]
 
 

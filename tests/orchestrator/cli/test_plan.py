@@ -54,8 +54,8 @@ def test_every_experiment_of_the_library_is_planned_without_network_or_credentia
         assert peer["instance"] == RENTABLE[cloud]
         assert (Decimal(peer["usd_per_h"]) > 0) == (cloud != "onprem")
         assert "list-2026-11.csv:" in peer["price_source"] or cloud in ELSEWHERE_PRICED
-        refused = f"cannot be launched on rented VMs as it is: {peer['location']} is your own machine"
-        assert any(note.startswith(refused) for note in plan["notes"]) == (cloud == "onprem")
+        own = [each["text"] for each in plan["obstacles"] if each["code"] == "own_place"]
+        assert any(peer["location"] in text for text in own) == (cloud == "onprem")
         catalog = f"catalog of {cloud} is not on this machine"
         assert any(catalog in note for note in plan["notes"]) == (cloud != "onprem")
     assert Decimal(plan["usd_per_h"]) == sum(Decimal(peer["usd_per_h"]) for peer in plan["peers"])
@@ -68,7 +68,7 @@ def test_a_peer_without_an_accelerator_is_planned_with_an_unknown_vm(capsys: pyt
     plan = json.loads(capsys.readouterr().out)
     (peer,) = plan["peers"]
     assert (peer["instance"], peer["usd_per_h"], plan["usd_per_h"]) == ("unknown", None, None)
-    assert any("the price of a VM is unknown" in note for note in plan["notes"])
+    assert any("the price of a VM is unknown" in obstacle["text"] for obstacle in plan["obstacles"])
 
 
 @pytest.mark.usefixtures("no_network")
@@ -199,18 +199,89 @@ def test_unwritable_plan_file_is_a_usage_error(tmp_path: Path, capsys: pytest.Ca
 def test_launch_on_sky_without_credentials_names_the_next_step(
     capsys: pytest.CaptureFixture[str], own_home: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("orchestrator.launch.preflight.package_there", lambda name: True)
-    assert run(["launch", "geo-b2", "--on", "sky", "--yes"]) == 2
-    assert "rented VMs cannot reach the embedded store" in capsys.readouterr().err
+    monkeypatch.setattr("orchestrator.launch.machine_checks.package_there", lambda name: True)
+    monkeypatch.setattr("orchestrator.launch.machine_checks.missing_packages", lambda vendor: ())
     store = ["--set", "data.endpoint=https://s3.us-west-004.backblazeb2.com"]
-    assert run(["launch", "geo-b2", "--on", "sky", "--yes", *store]) == 2
-    assert "add 'secrets: {AWS_ACCESS_KEY_ID: null, AWS_SECRET_ACCESS_KEY: null}'" in capsys.readouterr().err
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         store += ["--set", f"secrets.{name}=null"]
         monkeypatch.setenv(f"ORCH_SECRET_{name}", "the store's")
     assert run(["launch", "geo-b2", "--on", "sky", "--yes", *store]) == 2
-    assert "gcp: no credentials; run `gcloud auth application-default login`" in capsys.readouterr().err
+    assert capsys.readouterr().err == (
+        "orch: geo-b2 can be launched on rented VMs, but not yet from here: 1 obstacle\n"
+        "  on this machine:\n"
+        "  - gcp: no credentials; run `gcloud auth application-default login`, or remove its places\n"
+    )
     assert not own_home.exists()
+
+
+def test_without_anything_all_obstacles_are_listed_at_once(
+    capsys: pytest.CaptureFixture[str], own_home: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("orchestrator.launch.machine_checks.package_there", lambda name: False)
+    monkeypatch.setattr("orchestrator.launch.machine_checks.missing_packages", lambda vendor: vendor.packages)
+    settings = ["secrets.TOKEN=null", "peers.eu.resources.infra=azure/eastus"]
+    arguments = [word for setting in settings for word in ("--set", setting)]
+    assert run(["launch", "geo-b2", "--on", "sky", "--yes", *arguments]) == 2
+    refused = capsys.readouterr().err.removeprefix("orch: ")
+    assert refused.startswith("geo-b2 cannot be launched on rented VMs as it is: 6 obstacles\n")
+    for part in (
+        "data.endpoint is empty",
+        "add 'secrets: {AWS_ACCESS_KEY_ID: null, AWS_SECRET_ACCESS_KEY: null}'",
+        "secrets TOKEN: not set",
+        "'.[local,sky]' 'skypilot[aws,gcp,azure]'` in a clone of orch",
+        "- azure: no credentials; run `az login`",
+        "- gcp: no credentials",
+    ):
+        assert refused.count(part) == 1, part
+    assert run(["plan", "geo-b2", "--on", "sky", *arguments]) == 3
+    assert capsys.readouterr().out.startswith(refused), "the plan says the same"
+    assert not own_home.exists()
+
+
+def test_what_only_this_machine_lacks_is_no_obstacle_of_the_plan(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("orchestrator.launch.machine_checks.package_there", lambda name: False)
+    settings = [
+        "data.location=aws/us-east-1",
+        "secrets.AWS_ACCESS_KEY_ID=null",
+        "secrets.AWS_SECRET_ACCESS_KEY=null",
+    ]
+    arguments = ["plan", "geo-b2", "--on", "sky", *(word for each in settings for word in ("--set", each))]
+    assert run([*arguments, "-o", "json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert (plan["launchable"], plan["obstacles"]) == (True, [])
+    assert run(arguments) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("geo-b2 can be launched on rented VMs, but not yet from here: 3 obstacles\n")
+
+
+def test_obstacles_of_an_experiment_without_emulation_have_codes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    text = tmp_path / "text.yaml"
+    assert run(["show", "geo-b2", "--set", "model=RoBERTaBase", "--set", "emulation=null"]) == 0
+    text.write_text(capsys.readouterr().out)
+    codes = {"local": ["emulation_null"], "sky": ["store_unreachable", "store_keys", "model_data"]}
+    for on, expected in codes.items():
+        assert run(["plan", str(text), "--on", on, "-o", "json"]) == 3
+        plan = json.loads(capsys.readouterr().out)
+        assert plan["launchable"] is False
+        assert [obstacle["code"] for obstacle in plan["obstacles"]] == expected
+    assert run(["validate", str(text), "-o", "json"]) == 3
+    (file,) = json.loads(capsys.readouterr().out)["files"]
+    targets = file["experiments"][0]["targets"]
+    assert file["ok"]
+    assert {at["on"]: [one["code"] for one in at["obstacles"]] for at in targets} == codes
+    assert run(["validate", str(text)]) == 3
+    verdict, *obstacles = capsys.readouterr().out.splitlines()
+    assert verdict.endswith(
+        "; cannot be launched on this machine as it is: 1 obstacle; cannot be launched on rented VMs as it is: 3 obstacles"
+    )
+    assert sum(line.startswith("  - ") for line in obstacles) == 4
+    assert run(["validate", "geo-b2", "--on", "local"]) == 0
+    assert capsys.readouterr().out == "geo-b2: ok (geo-b2, 2 peers); can be launched on this machine\n"
+    assert run(["validate", "geo-b2", "--on", "sky"]) == 3
 
 
 def test_place_without_known_price_is_not_rented(capsys: pytest.CaptureFixture[str], own_home: Path):
@@ -234,7 +305,9 @@ def test_place_without_known_price_is_not_rented(capsys: pytest.CaptureFixture[s
         )
         == 2
     )
-    assert "embedded store" in capsys.readouterr().err  # the next thing that stands against it
+    refused = capsys.readouterr().err
+    assert "embedded store" in refused
+    assert "the price of a VM is unknown" not in refused
 
 
 def test_launch_without_experiment_is_a_usage_error(capsys: pytest.CaptureFixture[str]):

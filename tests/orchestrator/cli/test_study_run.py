@@ -76,7 +76,7 @@ def test_resume_dry_run_shows_what_is_left(study: str, own_home: Path, capsys: p
         file.write('{"kind": "started", "at_s": 1, "job": "geo-b2", "attempt": 2, "run_id": "b2"}\n')
     assert run(["study", "run", "s", "--resume", "--dry-run", "--only", "x"]) == 0
     shown = capsys.readouterr()
-    assert shown.out.startswith("s: 2 runs one after the other")
+    assert shown.out.startswith("s can be launched\ns: 2 runs one after the other")
     assert "b2 has no end in the journal: it is inspected first" in shown.err
     (folder / "journal.jsonl").write_bytes(journal)
     MadeRuns.refused = set()
@@ -261,7 +261,8 @@ def test_dry_run_shows_totals_and_leaves_nothing(own_home: Path, capsys: pytest.
     assert run(["study", "run", "paper-abc", "--dry-run", "--on", "sky", "--only", "geo-c8*"]) == 0
     shown = capsys.readouterr().out
     assert "total: about" in shown
-    assert "every run: cannot be launched on rented VMs as it is" in shown
+    assert shown.startswith("paper-abc cannot be launched as it is: 2 of 2 runs have obstacles\n")
+    assert shown.count("every run: data.endpoint is empty") == 1
     assert not own_home.exists()
 
 

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloud.provider import AmbiguousError
-from orchestrator.controller.calls import Call, Line, RayCalls, is_under_way
+from orchestrator.controller.calls import Call, Line, RayCalls, _CallWorker, is_under_way
+from orchestrator.ray.processes import named_for
 
 
 def call(key: str) -> Call:
@@ -79,3 +80,9 @@ def test_an_abandoned_call_is_killed(monkeypatch):
     assert isinstance(done.error, AmbiguousError)
     assert killed == [caller]
     assert calls._idle == []
+
+
+def test_actors_of_a_run_are_named_by_it():
+    named = named_for("geo-b2-1", _CallWorker)
+    assert named.__name__ == "CallWorker geo-b2-1"  # the title of its process, after "ray::"
+    assert issubclass(named, _CallWorker)

@@ -27,6 +27,7 @@ from orchestrator.controller.spending import spent_of
 from orchestrator.controller.tick import Shell, Spent
 from orchestrator.controller.view import snapshot_of
 from orchestrator.core.journal import created, replay, story
+from orchestrator.core.state import SlotState
 from tests.metrics.synthetic_runs import epoch
 from tests.metrics.synthetic_runs import vm as vm_row
 from tests.orchestrator.shell_world import PLACE, RUN, Requests, World, run, shell
@@ -93,6 +94,39 @@ def test_a_preempted_peer_is_replaced_and_both_are_billed(world):
         assert rows == {"r-a-0": "terminated", "r-b-0": "preempted", "r-b-1": "terminated"}
         view = snapshot_of(store, world.now_s, controller_alive=True)
         assert [p["preemptions"] for p in view["peers"]] == [0, 1]
+
+
+def test_a_swarm_that_lost_all_peers_counts_from_epoch_1_again(world):
+    with RunStore.open_writer(world.folder / "run.db") as store:
+        controller = shell(world, store)
+        while not all(slot.state is SlotState.TRAINING for slot in controller.state.slots):
+            controller.tick()
+            world.now_s += 1.0
+        store.set_meta("epochs", 9)
+        for vm in ("r-a-0", "r-b-0", ""):
+            store.append("progress", [ProgressRecord(world.now_s, vm, 5, 40, 20.0, 2, 3.0)])
+        store.append("epochs", [epoch(vm, 5, began_s=world.now_s - 12.0) for vm in ("r-a-0", "r-b-0")])
+        view = snapshot_of(store, world.now_s, controller_alive=True)
+        assert [(p["epoch"], p["sps"]) for p in view["peers"]] == [(6, 20.0), (6, 20.0)]
+        assert (view["epoch"]["completed"], view["epoch"]["sps"]) == (5, 20.0)
+        world.now_s += 1.0
+        for vm in ("r-a-0", "r-b-0"):
+            world.vms[vm] = replace(world.vms[vm], state="preempted", ended_at_s=world.now_s)
+        controller.tick()
+        controller.tick()
+        view = snapshot_of(store, world.now_s, controller_alive=True)
+        assert [p["state"] for p in view["peers"]] == ["WAITING", "WAITING"]
+        assert [(p["epoch"], p["samples"], p["sps"]) for p in view["peers"]] == [(None, None, None)] * 2
+        assert (view["epoch"]["current"], view["epoch"]["completed"]) == (1, 0)
+        assert (view["epoch"]["sps"], view["epoch"]["eta_s"]) == (None, None)
+        assert any(
+            w.startswith("all peers were lost, and with them what was learned, at ") for w in view["warnings"]
+        )
+        assert [
+            e
+            for e in view["events"]
+            if e["text"].startswith("all peers lost: every peer that trained is lost")
+        ]
 
 
 def test_clock_skew_is_reported(world):

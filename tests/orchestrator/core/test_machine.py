@@ -5,6 +5,7 @@ from decimal import Decimal
 
 import pytest
 
+from metrics.records import SWARM_LOST
 from orchestrator.core.events import (
     MONITOR,
     EndRun,
@@ -284,3 +285,58 @@ def test_invariants_notice_two_vms_in_a_slot():
     ghost = replace(run.of("a"), generation=9, vm="r-a-9")
     with pytest.raises(InvariantError, match="without an intent"):
         validate(replace(run.state, slots=(ghost, run.of("b"))))
+
+
+def swarm_rows(driver: Driver) -> list[str]:
+    return [fact.cause for fact in driver.facts if fact.kind == SWARM_LOST]
+
+
+def test_losing_every_peer_that_trained_is_journalled_once_and_at_once():
+    driver = Driver(spec()).train()
+    driver.sees("r-a-0", "preempted")
+    assert swarm_rows(driver) == []
+    driver.sees("r-b-0", "preempted")
+    [cause] = swarm_rows(driver)
+    assert cause.endswith("what was learned; training restarts at epoch 1")
+    for _ in range(5):
+        driver.tick()
+    assert len(swarm_rows(driver)) == 1
+
+
+def test_a_peer_that_was_joining_may_have_the_state():
+    driver = Driver(spec()).train()
+    driver.sees("r-b-0", "preempted")
+    driver.tick(100.0)
+    driver.sees("r-b-1", phase="ready", maddr="/ip4/10.0.0.4/tcp/1/p2p/C")
+    driver.sees("r-a-0", "preempted")
+    [cause] = swarm_rows(driver)
+    assert cause.endswith("unless one that was joining has loaded the state")
+    driver.sees("r-b-1", phase="training")
+    driver.sees("r-b-1", "preempted")
+    assert len(swarm_rows(driver)) == 2
+
+
+@pytest.mark.parametrize("how", ["stopped", "finished", "never trained"])
+def test_peers_that_end_on_purpose_are_not_lost(how: str):
+    driver = Driver(spec())
+    if how == "never trained":
+        driver.tick()
+        driver.sees("r-a-0", phase="ready", maddr="/ip4/10.0.0.2/tcp/1/p2p/A")
+        driver.sees("r-a-0", "preempted")
+    else:
+        driver.train()
+    if how == "stopped":
+        driver.feed(StopWanted(driver.now_s, "stopped", "asked to"))
+    elif how == "finished":
+        driver.sees("r-a-0", phase="done")
+        driver.sees("r-b-0", "preempted")
+    driver.tick()
+    assert swarm_rows(driver) == []
+
+
+def test_a_run_that_gives_up_with_its_last_peer_promises_no_next_one():
+    driver = Driver(spec(replace="never")).train()
+    driver.sees("r-a-0", "preempted")
+    driver.sees("r-b-0", "preempted")
+    assert driver.state.stop_status == "failed"
+    assert swarm_rows(driver) == ["every peer that trained is lost, and with them what was learned"]

@@ -25,14 +25,14 @@ pytestmark = pytest.mark.usefixtures("nothing_of_the_users")
 def saved(tmp_path: Path, *overrides: str) -> Path:
     path = tmp_path / "plan.json"
     arguments = [word for override in overrides for word in ("--set", override)]
-    assert run(["plan", "geo-b2", "--on", "sky", "-o", str(path), *arguments]) == 0
+    assert run(["plan", "geo-b2", "--on", "sky", "-o", str(path), *arguments]) == 3  # it names no store
     return path
 
 
 def test_a_saved_plan_is_what_json_prints(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     path = saved(tmp_path)
     assert capsys.readouterr().out == f"{path}\n"
-    assert run(["plan", "geo-b2", "--on", "sky", "-o", "json"]) == 0
+    assert run(["plan", "geo-b2", "--on", "sky", "-o", "json"]) == 3
     printed, kept = json.loads(capsys.readouterr().out), json.loads(path.read_text())
     for of_its_moment in ("created_at", "plan_sha256"):
         del printed[of_its_moment], kept[of_its_moment]

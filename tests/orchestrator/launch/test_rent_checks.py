@@ -27,7 +27,7 @@ from orchestrator.launch.peer_request import RunRequests
 from orchestrator.launch.plan_run import approved_plan
 from orchestrator.launch.preflight import make_aws_role, preflight
 from orchestrator.launch.prepare import prepare
-from orchestrator.launch.rent_checks import STORE_KEYS, aws_buckets, obstacles
+from orchestrator.launch.rent_checks import STORE_KEYS, aws_buckets, rent_obstacles
 
 TWIN = str(Path(__file__).parents[2] / "cloud_e2e" / "twin.yaml")
 FILE = """
@@ -76,7 +76,7 @@ def test_real_training_needs_no_step_time(
     measured = accelerator == "T4:1"
     assert (plan["duration_s"] is not None) == (plan["raw_duration_s"] is not None) == measured
     assert any("its duration is unknown" in note for note in plan["notes"]) != measured
-    assert not any("cannot be launched" in note for note in plan["notes"])
+    assert (plan["launchable"], plan["obstacles"]) == (True, [])
     folder = prepare(
         approved_plan(spec, "sky", plan, cores=2), file, "real-1", tmp_path / "orch", now_s=1000.0
     )
@@ -116,44 +116,55 @@ def changed(**data: Any) -> ExperimentSpec:
 
 
 @pytest.mark.parametrize(
-    ("changes", "wrong"),
+    ("changes", "code", "wrong"),
     [
-        ({}, ""),
-        ({"endpoint": ""}, "cannot reach the embedded store"),
-        ({"endpoint": "http://127.0.0.1:9000"}, "this machine's loopback"),
-        ({"endpoint": "http://localhost:9000"}, "this machine's loopback"),
-        ({"endpoint": "", "location": "aws/us-east-1"}, ""),
-        ({"endpoint": "https://s3.example.org"}, ""),
-        ({"secrets": {}}, "AWS_ACCESS_KEY_ID: null, AWS_SECRET_ACCESS_KEY: null"),
-        ({"secrets": {"AWS_ACCESS_KEY_ID": None}}, "{AWS_SECRET_ACCESS_KEY: null}"),
+        ({}, "", ""),
+        ({"endpoint": ""}, "store_unreachable", "cannot reach the embedded store"),
+        ({"endpoint": "http://127.0.0.1:9000"}, "store_unreachable", "this machine's loopback"),
+        ({"endpoint": "http://localhost:9000"}, "store_unreachable", "this machine's loopback"),
+        ({"endpoint": "", "location": "aws/us-east-1"}, "", ""),
+        ({"endpoint": "https://s3.example.org"}, "", ""),
+        ({"secrets": {}}, "store_keys", "AWS_ACCESS_KEY_ID: null, AWS_SECRET_ACCESS_KEY: null"),
+        ({"secrets": {"AWS_ACCESS_KEY_ID": None}}, "store_keys", "{AWS_SECRET_ACCESS_KEY: null}"),
         # all of the twin's VMs are AWS's, and read S3 by their own role
-        ({"endpoint": "", "location": "aws/us-east-1", "secrets": {}}, ""),
-        ({"endpoint": "https://s3.us-east-1.amazonaws.com", "secrets": {}}, ""),
-        ({"endpoint": "https://amazonaws.com.example.org", "secrets": {}}, "get no keys of the store"),
-        ({"model": "RoBERTaXLM", "emulation": None}, "trains on text"),
-        ({"model": "WhisperTiny", "emulation": None}, "trains on speech"),
-        ({"model": "RoBERTaXLM"}, ""),
-        ({"file_mounts": {"~/data": "/no/such/folder"}}, "/no/such/folder, which does not exist"),
-        ({"file_mounts": {"~/data": "data"}}, "use an absolute path"),
-        ({"file_mounts": {"~/data": "/tmp", "~/b": "s3://bucket"}}, ""),
+        ({"endpoint": "", "location": "aws/us-east-1", "secrets": {}}, "", ""),
+        ({"endpoint": "https://s3.us-east-1.amazonaws.com", "secrets": {}}, "", ""),
+        (
+            {"endpoint": "https://amazonaws.com.example.org", "secrets": {}},
+            "store_keys",
+            "get no keys of the store",
+        ),
+        ({"model": "RoBERTaXLM", "emulation": None}, "model_data", "trains on text"),
+        ({"model": "WhisperTiny", "emulation": None}, "model_data", "trains on speech"),
+        ({"model": "RoBERTaXLM"}, "", ""),
+        (
+            {"file_mounts": {"~/data": "/no/such/folder"}},
+            "file_mount",
+            "/no/such/folder, which does not exist",
+        ),
+        ({"file_mounts": {"~/data": "data"}}, "file_mount", "use an absolute path"),
+        ({"file_mounts": {"~/data": "/tmp", "~/b": "s3://bucket"}}, "", ""),
     ],
 )
-def test_obstacles_are_refused_and_shown_in_the_plan(changes: dict[str, Any], wrong: str, tmp_path: Path):
+def test_obstacles_are_refused_and_shown_in_the_plan(
+    changes: dict[str, Any], code: str, wrong: str, tmp_path: Path
+):
     spec = changed(**changes)
     plan = plan_for(spec, "sky")
-    notes = list(plan.obstacles)
-    assert plan.document["notes"][: len(notes)] == notes
+    assert plan.document["launchable"] == (not wrong)
+    assert plan.document["obstacles"] == [obstacle.as_dict() for obstacle in plan.obstacles]
+    assert list(rent_obstacles(spec)) == list(plan.obstacles)
     if not wrong:
-        assert (list(obstacles(spec)), notes) == ([], [])
+        assert not plan.obstacles
         return
     with pytest.raises(UsageError, match=wrong):
         preflight(plan, tmp_path)
-    assert [wrong in note for note in notes] == [True]
+    assert code in [obstacle.code for obstacle in plan.obstacles if wrong in obstacle.text]
 
 
 def test_vms_outside_aws_have_no_aws_role():
     spec = load("geo-b2", ["emulation=null", "data.location=aws/us-east-1"])
-    assert any("get no keys of the store" in sentence for sentence in obstacles(spec))
+    assert "store_keys" in [obstacle.code for obstacle in rent_obstacles(spec)]
 
 
 class Store:
@@ -179,7 +190,8 @@ class Store:
 @pytest.fixture
 def look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Preflight of a spec whose store answers as given; what the store was asked with."""
-    monkeypatch.setattr("orchestrator.launch.preflight._check_clouds", lambda spec: None)
+    for name in ("_packages", "_credentials"):
+        monkeypatch.setattr(f"orchestrator.launch.machine_checks.{name}", lambda *_: ())
     monkeypatch.setattr("cloud.sky.aws.role.is_there", lambda buckets: False)
 
     def asked(spec: ExperimentSpec, error: Exception | None = None) -> dict[str, Any]:

@@ -77,6 +77,7 @@ def test_plan_and_launch_show_the_owner_and_only_launch_creates_one(
     monkeypatch.setattr(
         client, "launch", lambda run_id, home: client.RunConnection(run_id, home / "runs" / run_id)
     )
+    monkeypatch.setattr("orchestrator.launch.preflight.machine_obstacles", lambda *_: ())
     assert run(["plan", TWIN, "--on", "sky"]) == 0
     assert "generated and printed by the first launch" in capsys.readouterr().err
     assert not own_home.exists()

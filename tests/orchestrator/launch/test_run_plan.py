@@ -68,9 +68,9 @@ def test_the_run_is_created_from_the_plan(tmp_path: Path):
 def test_a_refused_plan_is_shown_and_creates_no_run(tmp_path: Path):
     plan = plan_run(load("geo-b2", ["budget_usd=0.01"]), cores=2)
     assert plan.core is None
-    assert plan.document["notes"][0] == plan.obstacles[0]
+    assert [obstacle.code for obstacle in plan.obstacles] == ["dollar_limit"]
     with pytest.raises(RefusedError, match="budget"):
-        plan.refuse()
+        plan.launchable("r-1")
     with pytest.raises(RefusedError, match="budget"):
         prepare(plan, find("geo-b2"), "r-1", tmp_path, now_s=1.0)
     assert not (tmp_path / "runs").exists()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from decimal import Decimal
 from multiprocessing import get_context
+from typing import Any
 
 import pytest
 
@@ -22,7 +24,7 @@ from orchestrator.quotes import sky_quoter
 from orchestrator.simulation.checks import SimulationError
 from orchestrator.simulation.driver import Outcome, simulate
 from orchestrator.simulation.experiments import of_experiment
-from orchestrator.simulation.scenario import BEGAN_S, FAULT_CLASSES, ClockSet, Crash, scenario
+from orchestrator.simulation.scenario import BEGAN_S, FAULT_CLASSES, ClockSet, Crash, Scenario, scenario
 
 SEEDS = int(os.environ.get("ORCH_SEEDS", "500"))  # `make soak`: 50000
 FIRST_SEED = int(os.environ.get("ORCH_FIRST_SEED", "0"))
@@ -210,14 +212,64 @@ def test_journal_records_the_end():
 
 
 def test_simulate_command(capsys: pytest.CaptureFixture[str]):
-    import json
-
     assert run(["simulate", "--seed", "2", "--days", "0.2", "--faults", "storm,crash", "-o", "json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)["runs"]
     assert row["status"] in ("stopped", "budget", "done")
     assert {kind for kind, count in row["fired"].items() if count} <= {"storm", "crash"}
-    assert run(["simulate", "geo-c8", "--days", "0.1", "--trace", str(SAMPLE), "--faults", "none"]) == 0
+    calm = ["simulate", "geo-c8", "--days", "0.1", "--trace", str(SAMPLE), "--faults", "none"]
+    assert run([*calm, "--epochs", "0"]) == 0
     assert "stopped" in capsys.readouterr().out
+
+
+def simulated(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> tuple[Any, str]:
+    """Run `orch simulate` on geo-b2 without random faults; returns the JSON and what was said."""
+    assert run(["simulate", "geo-b2", "--faults", "none", "-o", "json", *arguments]) == code
+    shown = capsys.readouterr()
+    return json.loads(shown.out), shown.err
+
+
+def test_an_experiments_measure_budget_and_settings_are_honoured(capsys: pytest.CaptureFixture[str]):
+    shown, said = simulated(capsys, "--set", "measure.epochs=4")
+    (row,) = shown["runs"]
+    assert (row["status"], row["epochs"]) == ("done", 5), "one warm-up epoch and four"
+    assert "geo-b2: 5 epochs, those of 'measure'" in said
+    assert [f"ignored: {what}" in said for what in shown["ignored"]] == [True] * 3
+    shown, said = simulated(capsys, "--set", "budget_usd=2", "--epochs", "0")
+    (row,) = shown["runs"]
+    assert (row["status"], row["budget_usd"]) == ("budget", 2)
+    assert 1 < row["spent_usd"] <= 2
+    assert "of 'measure'" not in said
+    shown, _ = simulated(capsys, "--set", "swarm.compression=uniform8bit")
+    assert shown["ignored"][-1] == "without effect: swarm.compression, emulation, except its preempt"
+
+
+def test_planned_preemptions_happen(capsys: pytest.CaptureFixture[str]):
+    preempt = ["--epochs", "0", "--days", "0.1", "--set", "emulation.preempt.at_s=1200"]
+    shown, said = simulated(capsys, *preempt, "--set", "emulation.preempt.slot=us-0", "--slot", "us-0")
+    (row,) = shown["runs"]
+    assert (row["preemptions"], row["replacements"]) == (1, 1)
+    at_s = {
+        what: next(float(line.split("+")[1].split()[0]) for line in said.splitlines() if what in line)
+        for what in ("-> TRAINING", "preempted: ")
+    }
+    assert at_s["preempted: "] - at_s["-> TRAINING"] == pytest.approx(1200, abs=120)  # joined; noticed
+    shown, said = simulated(capsys, *preempt, "--set", "emulation.preempt.slot=us-0", "--slot", "eu-0")
+    assert "preempted" not in "\n".join(line for line in said.splitlines() if "eu-0#" in line)
+    shown, said = simulated(capsys, *preempt, "--set", "emulation.preempt.notice_s=60", "--slot", "us-0")
+    assert shown["runs"][0]["preemptions"] == 1
+    often = ["--set", "emulation.preempt.rate_per_h=2", "--epochs", "0", "--days", "0.1"]
+    shown, _ = simulated(capsys, *often, "--set", "emulation.preempt.slot=us-0", "--slot", "us-0")
+    assert 1 <= shown["runs"][0]["preemptions"] <= 11
+
+
+def test_a_lost_run_ends_with_1(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+    def lost(made: Scenario) -> Outcome:
+        return simulate(replace(made, crashes=(Crash(600.0, "before_write", None),)))
+
+    monkeypatch.setattr("orchestrator.simulation.driver.simulate", lost)
+    shown, said = simulated(capsys, code=1)
+    assert shown["runs"][0]["status"] == "lost"
+    assert "1 of 1 runs were lost, their controller never came back: seed 0" in said
 
 
 def test_experiment_has_places_and_prices_of_the_plan():
@@ -243,6 +295,8 @@ def test_experiment_has_places_and_prices_of_the_plan():
         (["no-such-experiment"], "no-such-experiment"),
         (["--slot", "p99"], "'p99' is not a slot of this run (slots: p0, p1,"),
         (["geo-c8", "--slot", "us-9"], "--slot: 'us-9' is not a slot of this run"),
+        (["geo-c8", "--peers", "3"], "use --set peers.GROUP.count=N"),
+        (["--epochs", "3", "--set", "budget_usd=1"], "--set and --epochs: only with an experiment"),
     ],
 )
 def test_invalid_simulate_command_gives_one_sentence(

@@ -1,0 +1,314 @@
+"""Runs compared with each other, as tables for a terminal and a page, notes, headlines and curves. Draws nothing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from html import escape
+from typing import Any
+
+from analysis.compare.configuration import differing, same_keys
+from analysis.compare.differences import Differences, FigureDifference, OwnRun
+from analysis.compare.rows import Row
+from analysis.report.page import Card, Section, table
+from analysis.report.study.sections import Drawn
+from metrics.figures import FIGURES, OF_WHOLE_RUN
+from metrics.stats import Estimate
+
+_RULE = (
+    "Noise: the 95 % interval of the ratio by Welch's method over the values of both runs' measured epochs. A difference is "
+    "beyond noise if that interval does not contain 1. It covers what varies from epoch to epoch, not from run to run."
+)
+_LOSS_RULE = (
+    "Losses are those of the last records of two runs after equally many samples (at most a tenth of the smaller target "
+    "batch apart), never interpolated. Samples are those actually trained on, not multiplied back. The noise of a loss is "
+    "unknown, because each run has one value."
+)
+_TIMES = 5  # from this ratio on, percentages are hard to read
+_SMALL = 0.001  # a difference below it needs more digits than one
+_HEADLINES = (("sps", "Fastest"), ("usd_per_1m_samples", "Cheapest"))
+
+
+def run_table(found: Differences) -> list[Row]:
+    """Return one row per run: what it is, on what it ran, how it ended."""
+    return [
+        {
+            "run": run.run_id,
+            "experiment": run.experiment,
+            "model": run.model,
+            "on": run.origin,
+            "status": run.status,
+            "peers": run.peers,
+            "measured epochs": run.epochs,
+            "host": run.host,
+        }
+        for run in found.runs
+    ]
+
+
+def configuration_table(found: Differences) -> list[Row]:
+    """Return one row per key in which the runs differ, with a column per run."""
+    names = list(found.names.values())
+    return [
+        {"key": row.key}
+        | {
+            name: _setting(value) if present else "-" if known else "unknown"
+            for name, value, present, known in zip(names, row.values, row.present, row.known, strict=True)
+        }
+        for row in differing([run.configuration for run in found.runs])
+    ]
+
+
+def configuration_line(found: Differences) -> str:
+    """Describe how many keys differ, and which runs' configuration is not known."""
+    configurations = [run.configuration for run in found.runs]
+    count = len(differing(configurations))
+    same = f"{same_keys(configurations)} with the same value in all"
+    line = f"Configuration: {count} {'key differs' if count == 1 else 'keys differ'}, {same}."
+    unknown = [found.names[run.run_id] for run in found.runs if not run.configuration.whole]
+    if unknown:
+        line += f" No complete experiment is stored with {', '.join(unknown)}: other keys are unknown."
+    return line
+
+
+def figure_table(found: Differences, others: Sequence[OwnRun]) -> list[Row]:
+    """Return one row per figure of the first run and `others`.
+
+    For one other run: both with interval and n, the difference, its interval, and whether it is beyond noise. For
+    several: value, difference and a mark for the noise in one column per run.
+    """
+    names, first = found.names, found.first
+    rows: list[Row] = []
+    for key in found.figures:
+        figure = FIGURES[key]
+        row: Row = {"figure": ", ".join(filter(None, (figure.name, figure.unit)))}
+        show = _with_interval if len(others) < 2 else _value
+        row[names[first.run_id]] = show(key, found.figure(key, first).estimate)
+        if len(others) > 1:
+            row |= {names[run.run_id]: _marked(key, found.figure(key, run)) for run in others}
+        for run in others if len(others) == 1 else ():
+            one = found.figure(key, run)
+            row[names[run.run_id]] = _with_interval(key, one.estimate)
+            row["difference"] = _difference(one)
+            row["95 % interval"] = (
+                "" if one.low is None or one.high is None else f"{_percent(one.low)} to {_percent(one.high)}"
+            )
+            row["noise"] = "" if one.difference is None else _noise(one)
+        rows.append(row)
+    return rows
+
+
+def loss_table(found: Differences) -> list[Row]:
+    """Return one row per loss and run but the first: both losses after equally many samples."""
+    rows: list[Row] = []
+    for one in found.losses():
+        row: Row = {"loss": FIGURES[one.figure].name, "run": found.names[one.run_id]}
+        if one.own is None or one.first is None:
+            row |= {
+                "its loss": None,
+                "loss of the first run": None,
+                "difference": "",
+                "after samples": "",
+                "note": one.why,
+            }
+        else:
+            row |= {
+                "its loss": f"{one.own.loss:.4f}",
+                "loss of the first run": f"{one.first.loss:.4f}",
+                "difference": f"{one.own.loss - one.first.loss:+.4f}",
+                "after samples": f"{one.own.samples:,.0f}",
+                "note": "",
+            }
+            if one.own.samples != one.first.samples:
+                row["note"] = f"the first run after {one.first.samples:,.0f}"
+        rows.append(row)
+    if not any(row["note"] for row in rows):
+        rows = [{key: value for key, value in row.items() if key != "note"} for row in rows]
+    return rows
+
+
+def figure_notes(found: Differences) -> list[str]:
+    """Return the rule for noise, the meaning of the marks, and why noise is unknown, a sentence each."""
+    if not found.others:
+        return ["Name a second run to see the differences."]
+    notes = [
+        f"Differences are those from {found.names[found.first.run_id]}; ± is half a 95 % interval over n epochs, and seconds "
+        f"are those of an epoch. {_RULE}"
+    ]
+    if len(found.others) > 1:
+        notes.append("Marks: * beyond noise, ? noise unknown, none: within noise.")
+    why: dict[str, list[str]] = {}
+    for key in found.figures:
+        for run in found.others:
+            one = found.figure(key, run)
+            if one.why and key not in OF_WHOLE_RUN:
+                why.setdefault(one.why, []).append(FIGURES[key].name)
+    notes += [f"Not judged: {', '.join(dict.fromkeys(keys))}: {reason}." for reason, keys in why.items()]
+    if any(key in OF_WHOLE_RUN for key in found.figures):
+        notes.append(
+            "Figures of a whole run are one value per run: how much they vary is unknown without repeats."
+        )
+    return notes
+
+
+def loss_notes(found: Differences) -> list[str]:
+    """Return how losses are compared, a sentence each."""
+    notes = [_LOSS_RULE]
+    if len({run.target_batch for run in found.runs}) > 1:
+        notes.append(
+            "The runs step after different numbers of samples, and a training loss is the mean of the epoch that ends "
+            "there, so it reaches back differently far. The held-out loss does not have this difference."
+        )
+    return notes
+
+
+def long_rows(found: Differences) -> list[Row]:
+    """Return one row per run and figure with all numbers, as in the file `differences.csv`. None: unknown."""
+    rows: list[Row] = []
+    for key in found.figures:
+        for run in found.runs:
+            one = found.figure(key, run)
+            estimate = one.estimate
+            rows.append(
+                {
+                    "run": run.run_id,
+                    "experiment": run.experiment,
+                    "figure": key,
+                    "value": estimate and estimate.value,
+                    "value_low": estimate and estimate.low,
+                    "value_high": estimate and estimate.high,
+                    "n": estimate and estimate.n,
+                    "ratio": one.ratio,
+                    "ratio_low": one.low,
+                    "ratio_high": one.high,
+                    "beyond_noise": one.beyond_noise,
+                    "why": one.why,
+                }
+            )
+    return rows
+
+
+def difference_cards(found: Differences) -> list[Card]:
+    """Return the headlines: the fastest and the cheapest run, and how many keys of the configuration differ."""
+    cards: list[Card] = []
+    for key, title in _HEADLINES if found.others else ():
+        known = [run for run in found.runs if key in run.figures]
+        if len(known) < 2:
+            continue
+        best = min if FIGURES[key].lower_is_better else max
+        run = best(known, key=lambda one: one.figures[key].estimate.value)
+        more = found.names[run.run_id]
+        one = found.figure(key, run)
+        if one.ratio is not None:
+            noise = {True: "beyond noise", False: "within noise", None: "noise unknown"}[one.beyond_noise]
+            more += f": {_difference(one)} from {found.names[found.first.run_id]}, {noise}"
+        unit, number = FIGURES[key].unit, _value(key, one.estimate)
+        cards.append(
+            Card(title, f"${number}{unit[1:]}" if unit.startswith("$") else f"{number} {unit}", more)
+        )
+    configurations = [run.configuration for run in found.runs]
+    if found.others:
+        count = str(len(differing(configurations)))
+        cards.append(Card("Keys that differ", count, f"{same_keys(configurations)} have the same value"))
+    return cards
+
+
+def difference_sections(found: Differences) -> list[Section]:
+    """Return the page's sections of the configuration and the figures."""
+    keys = configuration_table(found)
+    columns = ["key", *found.names.values()]
+    runs = table(run_table(found), "The runs", text=["run", "experiment", "model", "on", "status", "host"])
+    if keys:
+        runs += table(keys, "Keys with different values; -: the run does not have the key", text=columns)
+    figures = table(figure_table(found, found.others), "Figures at full scale", text=["figure", "noise"])
+    figures += _paragraphs(figure_notes(found))
+    if losses := loss_table(found):
+        figures += table(losses, "Losses after equally many samples", text=["loss", "run", "note"])
+        figures += _paragraphs(loss_notes(found))
+    lead = "Each figure of a run, and its difference from the first run."
+    return [
+        Section("Configuration", configuration_line(found), html=runs),
+        Section("Figures", lead, html=figures),
+    ]
+
+
+def curves_section(found: Differences) -> Drawn:
+    """Return the curves of the runs."""
+    rows = found.curve_rows()
+    lead = "Losses by samples actually trained on; throughput and communication by measured epoch, at full scale."
+    return Drawn("curves", "Curves", lead, rows, lambda: _drawn(rows))
+
+
+def _paragraphs(sentences: Sequence[str]) -> str:
+    return "".join(f'<p class="soft">{escape(one)}</p>' for one in sentences)
+
+
+def _drawn(rows: Sequence[Row]) -> Any:
+    from analysis.charts.lines import curves
+
+    return curves(rows)
+
+
+def _setting(value: Any) -> str:
+    """A value of a configuration on one line, as in YAML."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (list, tuple)):
+        return ", ".join(_setting(one) for one in value)
+    return f"{value:g}" if isinstance(value, float) else " ".join(str(value).split())
+
+
+def _noise(found: FigureDifference) -> str:
+    return {True: "beyond", False: "within", None: "unknown"}[found.beyond_noise]
+
+
+def _value(key: str, estimate: Estimate | None) -> str:
+    return "unknown" if estimate is None else _number(estimate.value * FIGURES[key].shown_factor)
+
+
+def _with_interval(key: str, estimate: Estimate | None) -> str:
+    text = _value(key, estimate)
+    if estimate is None or key in OF_WHOLE_RUN:
+        return text
+    if estimate.low is None or estimate.high is None:
+        return f"{text} (n {estimate.n})"
+    half = _number((estimate.high - estimate.low) / 2 * FIGURES[key].shown_factor, 2)
+    return f"{text} ±{half} (n {estimate.n})"
+
+
+def _marked(key: str, found: FigureDifference) -> str:
+    text = _value(key, found.estimate)
+    if found.difference is None:
+        return text
+    mark = {True: " *", False: "", None: " ?"}[found.beyond_noise]
+    return f"{text} ({_difference(found)}{mark})"
+
+
+def _difference(found: FigureDifference) -> str:
+    """The difference in percent, or of counts and shares as it is."""
+    if found.ratio is not None:
+        return _percent(found.ratio)
+    return (
+        ""
+        if found.difference is None
+        else f"{'+' if found.difference >= 0 else ''}{_number(found.difference)}"
+    )
+
+
+def _percent(ratio: float) -> str:
+    if ratio >= _TIMES:
+        return f"{ratio:.1f} times"
+    share = ratio - 1
+    small = 0 < abs(share) < _SMALL
+    return f"{'+' if share > 0 else ''}{_number(share * 100, 2)}%" if small else f"{share:+.1%}"
+
+
+def _number(value: float, digits: int = 4) -> str:
+    """Significant digits without an exponent; whole numbers whole."""
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
+    if value == round(value) or abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.{max(0, digits - 1 - math.floor(math.log10(abs(value))))}f}"

@@ -1,0 +1,53 @@
+"""Numbers, dollars and bytes as a person reads them: no exponents, a unit that fits, a threshold instead of a tiny amount.
+
+For sentences, pages and charts. JSON and CSV keep the exact numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from decimal import Decimal
+
+_FEW = 3
+_UNITS = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1.0))
+
+
+def number(value: float | None, digits: int = 4) -> str:
+    """Format a number with `digits` significant digits, whole from 10^digits on; `< 0.001` below that, None as `unknown`."""
+    if value is None:
+        return "unknown"
+    if 0 < abs(value) < 0.001:
+        return "< 0.001" if value > 0 else "> -0.001"
+    return f"{value:,.0f}" if abs(value) >= 10**digits - 0.5 else f"{value:.{digits}g}"
+
+
+def usd(amount: Decimal | float | None) -> str:
+    """Format dollars: `$1,234.50`, three significant digits below a dollar, `< $0.01` below a cent, None as `unknown`."""
+    if amount is None:
+        return "unknown"
+    value = float(amount)
+    sign, size_usd = ("-" if value < 0 else ""), abs(value)
+    if 0 < size_usd < 0.01:
+        return f"> {sign}$0.01" if sign else "< $0.01"
+    if size_usd == 0 or size_usd >= 0.995:
+        return f"{sign}${size_usd:,.2f}"
+    return f"{sign}${size_usd:.3g}"
+
+
+def unit_of_bytes(most_bytes: float) -> tuple[str, float]:
+    """Return the largest unit of which `most_bytes` is a tenth or more, and its bytes: ("MB", 1e6)."""
+    return next((unit for unit in _UNITS if abs(most_bytes) >= unit[1] / 10), _UNITS[-1])
+
+
+def size(amount_bytes: float | None) -> str:
+    """Format bytes with three significant digits in the unit that fits (GB is 1e9): `0.25 GB`, `16.1 kB`, `12 B`."""
+    if amount_bytes is None:
+        return "unknown"
+    name, unit_bytes = unit_of_bytes(amount_bytes)
+    return f"{number(amount_bytes / unit_bytes, 3)} {name}"
+
+
+def few(names: Sequence[str], most: int = _FEW, between: str = "; ") -> str:
+    """Join names or reasons; of more than `most` the first ones are given and the others counted: `a; b; c; and 5 more`."""
+    others = len(names) - most
+    return between.join([*names[:most], *([f"and {others} more"] if others > 0 else [])])

@@ -1,0 +1,45 @@
+"""Offline checks of an experiment for the emulated cloud of this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from cloud.local.host.store import forward_target
+from cloud.provider import InvalidRequestError
+from experiments.schema.models import ExperimentSpec
+from orchestrator.errors import UsageError
+from orchestrator.launch.local_store import dataset_of, store_place
+from orchestrator.launch.obstacles import Obstacle, ObstacleCode, of_error
+
+
+def local_obstacles(spec: ExperimentSpec) -> Iterator[Obstacle]:
+    """Obstacles to a launch on the emulated cloud."""
+    emulation = spec.emulation
+    if emulation is None:
+        yield Obstacle(
+            ObstacleCode.EMULATION_NULL,
+            "'emulation: null' requires real VMs; rent them with --on sky, or remove it",
+        )
+    elif emulation.network == "none":
+        yield Obstacle(
+            ObstacleCode.NETWORK_NONE,
+            "emulation.network is 'none', but the emulated cloud needs a network; choose one, or use --on sky",
+        )
+    else:
+        yield from _tried(
+            ObstacleCode.STORE_PLACE, spec, lambda: store_place(spec.data.location, emulation.network)
+        )
+    if spec.data.endpoint:
+        yield from _tried(
+            ObstacleCode.ENDPOINT_NOT_FORWARDED, spec, lambda: forward_target(spec.data.endpoint)
+        )
+    else:
+        yield from _tried(ObstacleCode.SHARD_NAMES, spec, lambda: dataset_of(spec))
+
+
+def _tried(code: ObstacleCode, spec: ExperimentSpec, do: Callable[[], Any]) -> Iterator[Obstacle]:
+    try:
+        do()
+    except (UsageError, InvalidRequestError) as error:
+        yield of_error(code, spec.name, error)

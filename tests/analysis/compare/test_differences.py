@@ -1,0 +1,218 @@
+"""Runs of one's own against each other: the configuration, the noise between epochs, losses after equal samples."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from made_up_run import write_run
+from rows_to_compare import ran
+
+from analysis.charts.lines import curves
+from analysis.charts.style import figure_style
+from analysis.compare.configuration import Configuration, configuration, differing, flat, same_keys
+from analysis.compare.differences import (
+    ComparedFigure,
+    Differences,
+    OwnRun,
+    differences_document,
+    equal_samples,
+    own_run,
+)
+from analysis.compare.option_figures import Learned
+from analysis.replay import read_folder
+from analysis.report.study.differences import (
+    configuration_line,
+    configuration_table,
+    difference_cards,
+    figure_notes,
+    figure_table,
+    loss_notes,
+    loss_table,
+)
+from metrics.provenance import RanOn
+from metrics.stats import mean_interval, quotient_spread
+from metrics.summary import summarise
+
+
+def a_run(run_id: str, sps: Sequence[float] = (), busy: bool = False, **changes: object) -> OwnRun:
+    """A run whose throughput in each epoch is `sps`."""
+    estimate = mean_interval(sps)
+    figures = {"sps": ComparedFigure(estimate, tuple(sps))} if estimate else {}
+    ran_on = RanOn("local", True, None, busy)
+    run = OwnRun(
+        run_id, "mine", "digits", "done", 2, len(sps), ran_on, Configuration({}), figures, target_batch=100.0
+    )
+    return replace(run, **changes)
+
+
+def losses(*points: tuple[float, float]) -> Mapping[str, Sequence[Learned]]:
+    """A training loss: (samples, loss)."""
+    return {"loss": tuple(Learned(*point) for point in points)}
+
+
+def test_a_difference_is_beyond_noise_if_its_welch_interval_excludes_equality():
+    slow, fast = [100.0, 102.0, 98.0, 101.0], [110.0, 112.0, 109.0, 111.0]
+    near = [99.0, 104.0, 101.0, 103.0]
+    runs = Differences((a_run("a", slow), a_run("b", fast), a_run("c", near)))
+    found = runs.figure("sps", runs.runs[1])
+    spread = quotient_spread(fast, slow)
+    assert spread is not None
+    assert found.ratio == pytest.approx(110.5 / 100.25)
+    assert found.low == pytest.approx(110.5 / 100.25 / 2.718281828459045**spread)
+    assert found.beyond_noise is True
+    assert runs.figure("sps", runs.runs[2]).beyond_noise is False
+    assert runs.figure("sps", runs.first).ratio is None
+    assert [card.more for card in difference_cards(runs)[:1]] == ["b: +10.2% from a, beyond noise"]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "why"),
+    [
+        (a_run("a", [100.0, 101.0]), a_run("b", [120.0]), "b has fewer than two measured epochs"),
+        (a_run("a", [100.0, 100.0]), a_run("b", [120.0, 120.0]), "the epochs do not vary"),
+        (a_run("a", [0.0, 0.0]), a_run("b", [120.0, 121.0]), "a has 0, so there is no ratio"),
+        (a_run("a"), a_run("b", [120.0, 121.0]), "unknown for a"),
+        (a_run("a", [100.0, 101.0]), a_run("b", [120.0, 121.0], busy=True), "the host of b was too busy"),
+    ],
+)
+def test_noise_is_unknown_with_the_reason(first: OwnRun, second: OwnRun, why: str):
+    runs = Differences((first, second))
+    found = runs.figure("sps", second)
+    assert (found.beyond_noise, found.why) == (None, why)
+    assert f"Not judged: throughput: {why}." in figure_notes(runs)
+
+
+def test_a_busy_host_counts_if_the_user_says_so():
+    runs = Differences((a_run("a", [100.0, 101.0]), a_run("b", [150.0, 151.0], busy=True, host_counts=True)))
+    assert runs.figure("sps", runs.runs[1]).beyond_noise is True
+
+
+def test_nested_keys_are_flat_and_named_items_have_their_name():
+    document = {
+        "swarm": {"plain": False, "capacity": {}},
+        "peers": [{"name": "us", "count": 2}],
+        "tags": ["x"],
+        "no": [],
+    }
+    assert flat(document) == {"swarm.plain": False, "peers.us.count": 2, "tags": ["x"]}
+
+
+def test_only_keys_that_differ_are_shown_and_a_missing_group_once():
+    one = Configuration(
+        {"lr": 0.1, "x": None, "scales.time": 1, "peers.us.count": 2}, {"us": "2 x T4:1 in a"}
+    )
+    two = Configuration(
+        {"lr": 0.2, "x": None, "scales.time": 1.0, "peers.eu.count": 2}, {"eu": "2 x T4:1 in b"}
+    )
+    runs = Differences((a_run("a", configuration=one), a_run("b", configuration=two)))
+    assert configuration_table(runs) == [
+        {"key": "peers.us", "a": "2 x T4:1 in a", "b": "-"},
+        {"key": "peers.eu", "a": "-", "b": "2 x T4:1 in b"},
+        {"key": "lr", "a": "0.1", "b": "0.2"},
+    ]
+    assert same_keys([one, two]) == 2
+    assert configuration_line(runs) == "Configuration: 3 keys differ, 2 with the same value in all."
+
+
+def test_a_run_without_its_experiment_has_unknown_keys_and_no_differences_from_them():
+    whole, part = Configuration({"lr": 0.1, "model": "M"}), Configuration({"model": "N"}, whole=False)
+    (row,) = differing([whole, part])
+    assert (row.key, row.values) == ("model", ("M", "N"))
+    third = Configuration({"lr": 0.2, "model": "M"})
+    runs = Differences(tuple(a_run(n, configuration=c) for n, c in (("a", whole), ("b", part), ("c", third))))
+    assert configuration_table(runs)[0] == {"key": "lr", "a": "0.1", "b": "unknown", "c": "0.2"}
+    assert configuration_line(runs).endswith(
+        "No complete experiment is stored with b: other keys are unknown."
+    )
+    document = differences_document(runs)
+    assert document is not None
+    assert [v["present"] for v in document["configuration"][0]["values"]] == [True, None, True]
+
+
+def test_losses_are_compared_after_the_last_equal_count_of_samples():
+    small = [Learned(100.0 * k, 2.0 - 0.1 * k) for k in range(1, 10)]
+    large = [Learned(200.0 * k + 5, 2.0 - 0.2 * k) for k in range(1, 8)]
+    assert equal_samples(large, small, 10.0) == (large[3], small[7])  # 805 and 800
+    assert equal_samples(large, small, 4.0) is None
+
+
+def test_losses_show_both_counts_or_why_they_are_not_compared():
+    first = a_run("a", learned=losses((100, 1.0), (200, 0.5)))
+    near = a_run("b", learned=losses((105, 0.9), (205, 0.4)))
+    far = a_run("c", learned=losses((150, 0.9)), target_batch=150.0)
+    none, other = a_run("d"), a_run("e", learned=losses((200, 0.1)), model="another")
+    runs = Differences((first, near, far, none, other))
+    rows = {row["run"]: row for row in loss_table(runs)}
+    assert (rows["b"]["its loss"], rows["b"]["loss of the first run"], rows["b"]["difference"]) == (
+        "0.4000", "0.5000", "-0.1000",
+    )  # fmt: skip
+    assert (rows["b"]["after samples"], rows["b"]["note"]) == ("205", "the first run after 200")
+    assert rows["c"]["note"].startswith(
+        "no two records after equally many samples; the last: 0.9000 after 150"
+    )
+    assert rows["d"]["note"] == "d recorded none"
+    assert rows["e"]["note"] == "another model: another and digits"
+    assert any("step after different numbers of samples" in note for note in loss_notes(runs))
+    assert len(loss_notes(Differences((first, near)))) == 1
+
+
+@pytest.mark.slow
+def test_figures_are_those_of_the_report(tmp_path: Path):
+    read = read_folder(ran(tmp_path, "swarm.target_batch_size=16384"))
+    run, summary = own_run(read), summarise(read.run)
+    assert run.figures["sps"].estimate.to_json() == summary["sps"]
+    assert run.figures["sps_epoch_mean"].estimate.to_json() == summary["sps_epoch_mean"]
+    assert run.figures["total_usd"].estimate.value == pytest.approx(summary["cost"]["total_usd"], abs=1e-6)
+    assert run.figures["usd_per_1m"].estimate.n == 4
+    assert run.figures["preemptions"].estimate.value == summary["preemptions"]["count"]
+    assert run.figures["accuracy"].estimate.value == summary["accuracy"]
+    assert run.configuration.whole
+    assert run.configuration.values["swarm.target_batch_size"] == 16384
+    assert run.configuration.values["peers.us.resources.infra"] == "gcp/us-central1/us-central1-a"
+    assert run.configuration.groups["us"] == "2 x T4:1 in gcp/us-central1/us-central1-a"
+
+
+@pytest.mark.slow
+def test_a_run_of_which_little_is_known_has_what_its_meta_says(tmp_path: Path):
+    write_run(tmp_path)
+    found = configuration(read_folder(tmp_path).run.meta)
+    assert not found.whole
+    assert (found.values["model"], found.values["swarm.target_batch_size"]) == ("ConvNextLarge", 32768)
+    assert found.values["scales.samples"] == 8
+
+
+def test_tables_of_two_runs_have_intervals_and_of_more_have_marks():
+    runs = Differences((a_run("a", [100.0, 102.0]), a_run("b", [300.0, 301.0]), a_run("c", [101.0, 102.0])))
+    (pair,) = figure_table(runs, runs.runs[1:2])
+    assert pair == {
+        "figure": "throughput, samples/s", "a": "101 ±13 (n 2)", "b": "300.5 ±6.4 (n 2)", "difference": "+197.5%",
+        "95 % interval": "+161.9% to +238.0%", "noise": "beyond",
+    }  # fmt: skip
+    (several,) = figure_table(runs, runs.others)
+    assert several == {
+        "figure": "throughput, samples/s",
+        "a": "101",
+        "b": "300.5 (+197.5% *)",
+        "c": "101.5 (+0.5%)",
+    }
+
+
+def test_curves_have_a_panel_for_each_loss_and_rate_and_a_line_for_each_run():
+    first = a_run(
+        "a",
+        learned=losses((100, 1.0), (200, 0.5), (300, float("inf"))),
+        curves={"sps": ((2, 10.0), (3, 11.0))},
+    )
+    runs = Differences((first, replace(first, run_id="b")))
+    with figure_style():
+        axes = curves(runs.curve_rows()).axes
+    assert [one.get_ylabel() for one in axes] == ["training loss", "throughput (samples/s)"]
+    assert [one.get_xlabel() for one in axes] == ["samples trained on", "epoch"]
+    assert [[np.asarray(line.get_xdata()).tolist() for line in one.lines] for one in axes] == [
+        [[100, 200]] * 2,
+        [[2, 3]] * 2,
+    ]
