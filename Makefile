@@ -28,6 +28,7 @@ demo: $(STAMP) ## install, then the transatlantic run on the emulated cloud (som
 
 test: $(STAMP) ## lint, and every test that runs on one machine
 	@mkdir -p build
+	@$(BIN)/ruff check --quiet . && $(BIN)/ruff format --check --quiet . # a second: refused now, not in 20 minutes
 	@$(IDLE) $(MAKE) --no-print-directory lint test-no-processes > build/test-no-processes.log 2>&1 & \
 	idle=$$!; trap 'kill $$idle; wait $$idle; exit 130' INT TERM; \
 	$(BIN)/python -m pytest -q -m 'processes or e2e'; processes=$$?; \
