@@ -93,8 +93,9 @@ def test_two_regions_one_refused_one_preempted(
         run = launch("--set", "secrets.ORCH_CANARY=null")
         run.wait_for_epoch(2, 600)
         check_credentials(run, other_clouds)
-        [victim] = of_slot(run, "eu-0")
-        preempt(victim["id"])
+        rented = of_slot(run, "eu-0")
+        assert len(rented) == 1, orch("why", run.run_id, "eu-0").stdout
+        preempt(rented[0]["id"])
         code, summary = run.finish(900)
     assert code == 0, run.stderr.read_text()
     assert summary["status"] == "done"
