@@ -1,0 +1,116 @@
+"""A pipeline: the fields of a sample and the operations on them, checked when it is declared."""
+
+from __future__ import annotations
+
+import json
+import sysconfig
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
+
+from cloud.storage.samples import Sample
+from experiments.pipeline.codecs import Kind
+from experiments.pipeline.errors import BadSampleError, PipelineError
+from experiments.pipeline.op import Op
+from experiments.pipeline.randomness import Randomness
+
+_INSTALLED = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
+
+Item = dict[str, Any]
+"""A sample on its way through a pipeline, or what came out of it: values by field."""
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """Operations on the fields of a sample, in order.
+
+    `fields` maps each field to the extensions of the member that holds it, in order of preference: {"image": ("jpg",
+    "png"), "label": ("cls",)}. A field starts as bytes. Raises PipelineError if an operation works on an unknown field,
+    takes another kind than the field has there, or has the name of another operation.
+    """
+
+    name: str
+    fields: Mapping[str, tuple[str, ...]]
+    ops: tuple[Op, ...]
+
+    def __post_init__(self) -> None:
+        kinds: dict[str, Kind] = dict.fromkeys(self.fields, "bytes")
+        names: set[str] = set()
+        for op in self.ops:
+            if op.name in names:
+                raise PipelineError(f"pipeline {self.name}: two operations are named {op.name}; rename one")
+            names.add(op.name)
+            if op.field not in kinds:
+                raise PipelineError(
+                    f"pipeline {self.name}: operation {op.name} works on field {op.field!r}, which does not exist; "
+                    f"use {', '.join(kinds)}"
+                )
+            if kinds[op.field] != op.takes:
+                raise PipelineError(
+                    f"pipeline {self.name}: operation {op.name} takes {op.takes}, but field {op.field} is "
+                    f"{kinds[op.field]} there"
+                )
+            kinds[op.field] = op.gives
+
+    def kinds(self, ops: int | None = None) -> dict[str, Kind]:
+        """The kind of each field after the first `ops` operations (None: all)."""
+        kinds: dict[str, Kind] = dict.fromkeys(self.fields, "bytes")
+        for op in self.ops[:ops]:
+            kinds[op.field] = op.gives
+        return kinds
+
+    def start(self, sample: Sample) -> Item:
+        """Take the fields of a sample. Raises BadSampleError if a member is missing."""
+        item: Item = {}
+        for name, extensions in self.fields.items():
+            for extension in extensions:
+                if extension in sample:
+                    item[name] = sample[extension]
+                    break
+            else:
+                wanted = " or ".join(f"{sample['__key__']}.{extension}" for extension in extensions)
+                raise BadSampleError(sample["__url__"], sample["__key__"], "", f"it has no member {wanted}")
+        return item
+
+    def run(self, sample: Sample, seed: int, pass_number: int) -> Item:
+        """Run all operations on a sample. Raises BadSampleError, PipelineError."""
+        item = self.start(sample)
+        randomness = Randomness(seed, pass_number, sample["__key__"])
+        for op in self.ops:
+            try:
+                item[op.field] = apply(op, item[op.field], randomness)
+            except PipelineError:
+                raise
+            except Exception as error:
+                reason = describe_error(error)
+                raise BadSampleError(sample["__url__"], sample["__key__"], op.name, reason) from error
+        return item
+
+    def fingerprint(self, ops: int | None = None) -> str:
+        """SHA-256 (hex) of what determines the values after the first `ops` operations (None: all), apart from the data
+        and the seed. Raises PipelineError."""
+        declared = {
+            "fields": {name: list(extensions) for name, extensions in self.fields.items()},
+            "ops": [op.identity() for op in self.ops[:ops]],
+        }
+        return sha256(json.dumps(declared, sort_keys=True).encode()).hexdigest()
+
+
+def apply(op: Op, value: Any, randomness: Randomness) -> Any:
+    """Run one operation on a field's value. Raises what its function raises."""
+    if op.random:
+        return op.function(value, rng=randomness.generator(op.name), **op.parameters)
+    return op.function(value, **op.parameters)
+
+
+def describe_error(error: BaseException) -> str:
+    """The error with the file and line where it was raised: "ops.py:12: ValueError: ...".
+
+    The innermost line outside the standard library and installed packages is named, if there is one.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not frame.filename.startswith(_INSTALLED)] or list(frames)
+    where = f"{own[-1].filename}:{own[-1].lineno}: " if own else ""
+    return f"{where}{type(error).__name__}: {error}"

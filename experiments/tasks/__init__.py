@@ -1,0 +1,1 @@
+"""Tasks: a model, its loss and its evaluation on what an input pipeline delivers."""
