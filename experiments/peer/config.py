@@ -64,6 +64,15 @@ class PeerConfig:
     averaging_region: str = ""  # hierarchical: peers of the same region average among themselves first
     overlap: str = "none"  # "none" | "delayed": a round overlaps with the next epoch's calculation
     plain: bool = False  # a plain torch loop without averaging; this is the only peer
+    # the user's own task; None: what `model` names
+    task: Mapping[str, Any] | None = None  # {"call": "module:function", "with": {...}, "sha256": ...}
+    code_folder: str = ""  # the user's files, relative to this config's folder; first on sys.path. "": none
+    pipeline: str = ""  # "module:NAME" of a Pipeline that replaces the task's; "": the task's
+    workers: Mapping[str, Any] = field(
+        default_factory=lambda: {"kind": "thread", "count": 1, "in_order": True}
+    )
+    bad_samples: str = "fail"  # "fail" | "skip"
+    threads: int = 0  # of torch on the CPU; 0: torch's choice
     # closed swarm (experiments/wire/orders.py)
     orders_public_key: str = ""  # OpenSSH text of the run's key; "" = open swarm
     orders: str = ""  # the first orders, base64
