@@ -11,7 +11,8 @@ from torch import nn
 from experiments.pipeline.errors import PipelineError
 from experiments.pipeline.op import function_at
 from experiments.pipeline.pipeline import Pipeline, describe_error
-from experiments.tasks.protocol import Task, TaskError
+from experiments.tasks.errors import TaskError
+from experiments.tasks.protocol import Task
 
 BUILT_IN = {
     "image-classification": "experiments.tasks.image_classification:build",

@@ -9,21 +9,20 @@ import torch
 from torch import nn
 
 from experiments.pipeline.pipeline import Item, Pipeline
+from experiments.tasks.errors import TaskError as TaskError
 
 Batch = Any
 """Tensors on the CPU, alone or in (nested) tuples, lists and dicts; the peer moves them to the accelerator."""
 
 
-class TaskError(Exception):
-    """A task is configured wrongly or violates the protocol; the message says what to correct."""
-
-
 class Task(Protocol):
     """A model that is trained, on what, and how its quality is measured.
 
-    Two optional members: `heldout_pipeline`, a Pipeline for held-out samples (default: `pipeline`), and
-    `parameter_groups()`, which returns groups as torch.optim takes them (default: one group of all parameters that
-    require gradients).
+    Optional members:
+    - `heldout_pipeline`: a Pipeline for held-out samples (default: `pipeline`).
+    - `parameter_groups()`: groups as torch.optim takes them (default: one group of all parameters that require gradients).
+    - `save_files(folder)`: writes what belongs to the model besides its weights, such as a tokenizer, into a folder
+      (pathlib.Path) that exists (`saving.save`).
     """
 
     @property

@@ -11,7 +11,8 @@ from torch.nn import functional
 from experiments.peer.config import PeerConfig, PeerConfigError
 from experiments.peer.training.batches import Batch
 from experiments.peer.training.emulated_model import DIGITS, build_emulated
-from experiments.peer.training.paper_models import VISION, build_model
+from experiments.tasks.errors import TaskError
+from experiments.tasks.models import VISION, build_model
 
 _IMAGE_SIDE = 224
 _EVALUATION_SAMPLES = 64  # per batch
@@ -77,7 +78,10 @@ def build_task(config: PeerConfig) -> Task:
     if config.model in DIGITS:
         small = build_emulated(config.parameters, config.seed)
         return Task(small, torch.device("cpu"), "digits", None)
-    network = build_model(config.model, config.seed)
+    try:
+        network = build_model(config.model, config.seed)
+    except TaskError as error:
+        raise PeerConfigError(str(error)) from error
     if config.model not in VISION:
         raise PeerConfigError(
             f"model: {config.model} needs text or speech, but the shards of this version hold images; "

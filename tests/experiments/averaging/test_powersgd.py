@@ -29,7 +29,7 @@ from experiments.peer.averaging.powersgd_math import (
 from experiments.peer.config import PeerConfigError
 from experiments.peer.optimizer.build import compression_of
 from experiments.peer.training.emulated_model import DigitsNet, build_emulated
-from experiments.peer.training.paper_models import MODELS
+from experiments.tasks.models import MODELS
 
 BITS = [[87940, 509920], [-819104, -58753], [427596, -208780]]  # of torch.rand's Mersenne Twister, in 2^-20
 SHAPES = ((24, 30), (7,), (16, 3, 5, 2), (2, 3))

@@ -22,7 +22,7 @@ from experiments.peer.swarm.members import Member
 from experiments.peer.swarm.membership import alive_slots
 from experiments.peer.training.emulated_model import DIGITS, DigitsNet, ModelSizeError, build_emulated
 from experiments.peer.training.epoch_accounting import egress_between, loss_reasons
-from experiments.peer.training.paper_models import MODELS, VISION
+from experiments.tasks.models import MODELS, VISION
 
 
 def test_the_catalog_knows_which_models_learn_from_images() -> None:
@@ -148,6 +148,7 @@ def test_the_small_network_learns_digits() -> None:
         ("RoBERTaLarge", 355_412_057),
         ("RoBERTaXLM", 560_142_482),
         ("WhisperTiny", 37_760_640),
+        ("WhisperBase", 72_593_920),
         ("WhisperSmall", 241_734_912),
     ],
 )

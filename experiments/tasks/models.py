@@ -3,30 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
-from experiments.peer.config import PeerConfigError
+from experiments.tasks.errors import TaskError
 
 VISION = ("ConvNextLarge", "ResNet18", "ResNet50", "ResNet152", "WideResNet101_2")
 _IMAGE_CLASSES = 1000
 
 
-def _conv_next_large() -> nn.Module:
+def _conv_next_large(classes: int = _IMAGE_CLASSES) -> nn.Module:
     from transformers import ConvNextConfig, ConvNextForImageClassification
 
     return ConvNextForImageClassification(
-        ConvNextConfig(depths=[3, 3, 27, 3], hidden_sizes=[192, 384, 768, 1536], num_labels=_IMAGE_CLASSES)
+        ConvNextConfig(depths=[3, 3, 27, 3], hidden_sizes=[192, 384, 768, 1536], num_labels=classes)
     )
 
 
-def _resnet(depths: list[int], layer: str, widths: list[int]) -> nn.Module:
+def _resnet(depths: list[int], layer: str, widths: list[int], classes: int = _IMAGE_CLASSES) -> nn.Module:
     from transformers import ResNetConfig, ResNetForImageClassification
 
     return ResNetForImageClassification(
-        ResNetConfig(depths=depths, layer_type=layer, hidden_sizes=widths, num_labels=_IMAGE_CLASSES)
+        ResNetConfig(depths=depths, layer_type=layer, hidden_sizes=widths, num_labels=classes)
     )
 
 
@@ -39,23 +40,25 @@ _LARGE: dict[str, Any] = {
 }
 
 
-def _roberta(**changes: Any) -> nn.Module:
+def _roberta(**settings: Any) -> nn.Module:
     from transformers import RobertaConfig, RobertaForMaskedLM
 
     return RobertaForMaskedLM(
-        RobertaConfig(vocab_size=50265, max_position_embeddings=514, type_vocab_size=1, **changes)
+        RobertaConfig(vocab_size=50265, max_position_embeddings=514, type_vocab_size=1, **settings)
     )
 
 
-def _xlm_roberta_large() -> nn.Module:
+def _xlm_roberta_large(**settings: Any) -> nn.Module:
     from transformers import XLMRobertaConfig, XLMRobertaForMaskedLM
 
     return XLMRobertaForMaskedLM(
-        XLMRobertaConfig(vocab_size=250002, max_position_embeddings=514, type_vocab_size=1, **_LARGE)
+        XLMRobertaConfig(
+            vocab_size=250002, max_position_embeddings=514, type_vocab_size=1, **_LARGE, **settings
+        )
     )
 
 
-def _whisper(width: int, layers: int, heads: int) -> nn.Module:
+def _whisper(width: int, layers: int, heads: int, **settings: Any) -> nn.Module:
     from transformers import WhisperConfig, WhisperForConditionalGeneration
 
     return WhisperForConditionalGeneration(
@@ -67,6 +70,7 @@ def _whisper(width: int, layers: int, heads: int) -> nn.Module:
             decoder_attention_heads=heads,
             encoder_ffn_dim=4 * width,
             decoder_ffn_dim=4 * width,
+            **settings,
         )
     )
 
@@ -98,9 +102,9 @@ class _Bottleneck(nn.Module):
 
 
 class _WideResNet101(nn.Module):
-    """Images (n, 3, h, w) -> logits (n, 1000)."""
+    """Images (n, 3, h, w) -> logits (n, classes)."""
 
-    def __init__(self) -> None:
+    def __init__(self, classes: int = _IMAGE_CLASSES) -> None:
         super().__init__()
         layers: list[nn.Module] = [
             nn.Conv2d(3, 64, 7, 2, 3, bias=False),
@@ -114,29 +118,31 @@ class _WideResNet101(nn.Module):
                 layers.append(_Bottleneck(width, base, 2 if stage and not block else 1))
                 width = 4 * base
         self.body = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
-        self.head = nn.Linear(width, _IMAGE_CLASSES)
+        self.head = nn.Linear(width, classes)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         return self.head(self.body(images))
 
 
-MODELS: dict[str, Callable[[], nn.Module]] = {
+MODELS: dict[str, Callable[..., nn.Module]] = {
     "ConvNextLarge": _conv_next_large,
-    "ResNet18": lambda: _resnet([2, 2, 2, 2], "basic", _BASIC),
-    "ResNet50": lambda: _resnet([3, 4, 6, 3], "bottleneck", _BOTTLENECK),
-    "ResNet152": lambda: _resnet([3, 8, 36, 3], "bottleneck", _BOTTLENECK),
+    "ResNet18": partial(_resnet, [2, 2, 2, 2], "basic", _BASIC),
+    "ResNet50": partial(_resnet, [3, 4, 6, 3], "bottleneck", _BOTTLENECK),
+    "ResNet152": partial(_resnet, [3, 8, 36, 3], "bottleneck", _BOTTLENECK),
     "WideResNet101_2": _WideResNet101,
     "RoBERTaBase": _roberta,
-    "RoBERTaLarge": lambda: _roberta(**_LARGE),
+    "RoBERTaLarge": partial(_roberta, **_LARGE),
     "RoBERTaXLM": _xlm_roberta_large,
-    "WhisperTiny": lambda: _whisper(384, 4, 6),
-    "WhisperSmall": lambda: _whisper(768, 12, 12),
+    "WhisperTiny": partial(_whisper, 384, 4, 6),
+    "WhisperBase": partial(_whisper, 512, 6, 8),
+    "WhisperSmall": partial(_whisper, 768, 12, 12),
 }
+"""Functions that build a model. Vision models take `classes`; the others take settings of their transformers config."""
 
 
 def build_model(name: str, seed: int) -> nn.Module:
-    """Build a model by name; the same seed gives identical replicas. Raises PeerConfigError for an unknown name."""
+    """Build a model by name; the same seed gives identical replicas. Raises TaskError for an unknown name."""
     if name not in MODELS:
-        raise PeerConfigError(f"model: {name!r} is not one of {', '.join(MODELS)}")
+        raise TaskError(f"model: {name!r} is not one of {', '.join(MODELS)}")
     torch.manual_seed(seed)
     return MODELS[name]()
