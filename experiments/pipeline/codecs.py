@@ -15,10 +15,29 @@ Kind = Literal["bytes", "text", "number", "image", "array"]
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
+_PNG_MODES = ("1", "L", "LA", "RGB", "RGBA", "I;16")  # those that a PNG holds without loss
+
+
+def is_kind(kind: Kind, value: Any) -> bool:
+    """Return whether a value is of a kind. A number is Python's own int or float, not numpy's int64."""
+    match kind:
+        case "bytes":
+            return isinstance(value, bytes)
+        case "text":
+            return isinstance(value, str)
+        case "number":
+            return isinstance(value, int | float)
+        case "image":
+            from PIL import Image
+
+            return isinstance(value, Image.Image)
+        case "array":
+            return isinstance(value, np.ndarray)
+
 
 @dataclass(frozen=True, slots=True)
 class Codec:
-    """A lossless encoding of values of one kind."""
+    """A lossless encoding of values of one kind. `encode` raises ValueError for a value that it cannot hold."""
 
     name: str
     kind: Kind
@@ -33,6 +52,10 @@ def _encode_array(array: np.ndarray) -> bytes:
 
 
 def _encode_png(image: Any) -> bytes:
+    if image.mode not in _PNG_MODES:
+        raise ValueError(
+            f"codec png cannot hold an image of mode {image.mode} without loss; use pixels, or one of {', '.join(_PNG_MODES)}"
+        )
     file = io.BytesIO()
     image.save(file, "png")
     return file.getvalue()
@@ -47,23 +70,48 @@ def _decode_png(data: bytes) -> Any:
 
 
 def _encode_pixels(image: Any) -> bytes:
-    width, height = image.size
-    return f"{image.mode} {width} {height}\n".encode() + image.tobytes()
+    """Write mode, size, palette and transparency as a line of JSON, then the pixels as they lie in memory."""
+    palette, transparency = image.palette, image.info.get("transparency")
+    head = {
+        "mode": image.mode,
+        "size": image.size,
+        "palette": [palette.mode, bytes(image.getpalette(palette.mode)).hex()] if palette else None,
+        "transparency": transparency.hex() if isinstance(transparency, bytes) else transparency,
+    }
+    return json.dumps(head).encode() + b"\n" + image.tobytes()
 
 
 def _decode_pixels(data: bytes) -> Any:
     from PIL import Image
 
-    head, _, pixels = data.partition(b"\n")
-    mode, width, height = head.decode().split()
-    return Image.frombytes(mode, (int(width), int(height)), pixels)
+    line, _, pixels = data.partition(b"\n")
+    head = json.loads(line)
+    image = Image.frombytes(head["mode"], tuple(head["size"]), pixels)
+    if head["palette"] is not None:
+        mode, colours = head["palette"]
+        image.putpalette(bytes.fromhex(colours), mode)
+    match head["transparency"]:
+        case None:
+            pass
+        case str(alpha):
+            image.info["transparency"] = bytes.fromhex(alpha)
+        case list(colour):
+            image.info["transparency"] = tuple(colour)
+        case level:
+            image.info["transparency"] = level
+    return image
 
 
 CODECS = {
     codec.name: codec
     for codec in (
         Codec("raw", "bytes", bytes, bytes),
-        Codec("utf-8", "text", str.encode, bytes.decode),
+        Codec(
+            "utf-8",
+            "text",
+            lambda text: text.encode("utf-8", "surrogatepass"),
+            lambda data: data.decode("utf-8", "surrogatepass"),
+        ),
         Codec("json", "number", lambda number: json.dumps(number).encode(), json.loads),
         Codec("pixels", "image", _encode_pixels, _decode_pixels),
         Codec("png", "image", _encode_png, _decode_png),

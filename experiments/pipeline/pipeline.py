@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import json
-import sysconfig
-import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
 from cloud.storage.samples import Sample
-from experiments.pipeline.codecs import Kind
-from experiments.pipeline.errors import BadSampleError, PipelineError
+from experiments.pipeline.codecs import Kind, is_kind
+from experiments.pipeline.errors import BadSampleError, PipelineError, describe_error
 from experiments.pipeline.op import Op
 from experiments.pipeline.randomness import Randomness
-
-_INSTALLED = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
 
 Item = dict[str, Any]
 """A sample on its way through a pipeline, or what came out of it: values by field."""
@@ -27,8 +23,9 @@ class Pipeline:
     """Operations on the fields of a sample, in order.
 
     `fields` maps each field to the extensions of the member that holds it, in order of preference: {"image": ("jpg",
-    "png"), "label": ("cls",)}. A field starts as bytes. Raises PipelineError if an operation works on an unknown field,
-    takes another kind than the field has there, or has the name of another operation.
+    "png"), "label": ("cls",)}. A field starts as bytes; an operation may add another with `into`. Raises PipelineError if
+    a field has no extension, or if an operation works on an unknown field, takes another kind than the field has there,
+    or has the name of another operation.
     """
 
     name: str
@@ -36,6 +33,12 @@ class Pipeline:
     ops: tuple[Op, ...]
 
     def __post_init__(self) -> None:
+        for name, extensions in self.fields.items():
+            if isinstance(extensions, str) or not extensions:
+                raise PipelineError(
+                    f"pipeline {self.name}: field {name} needs a tuple of extensions, such as ('jpg', 'png'), "
+                    f"not {extensions!r}"
+                )
         kinds: dict[str, Kind] = dict.fromkeys(self.fields, "bytes")
         names: set[str] = set()
         for op in self.ops:
@@ -52,13 +55,13 @@ class Pipeline:
                     f"pipeline {self.name}: operation {op.name} takes {op.takes}, but field {op.field} is "
                     f"{kinds[op.field]} there"
                 )
-            kinds[op.field] = op.gives
+            kinds[op.output] = op.gives
 
     def kinds(self, ops: int | None = None) -> dict[str, Kind]:
         """The kind of each field after the first `ops` operations (None: all)."""
         kinds: dict[str, Kind] = dict.fromkeys(self.fields, "bytes")
         for op in self.ops[:ops]:
-            kinds[op.field] = op.gives
+            kinds[op.output] = op.gives
         return kinds
 
     def start(self, sample: Sample) -> Item:
@@ -80,7 +83,7 @@ class Pipeline:
         randomness = Randomness(seed, pass_number, sample["__key__"])
         for op in self.ops:
             try:
-                item[op.field] = apply(op, item[op.field], randomness)
+                item[op.output] = apply(op, item[op.field], randomness)
             except PipelineError:
                 raise
             except Exception as error:
@@ -99,18 +102,16 @@ class Pipeline:
 
 
 def apply(op: Op, value: Any, randomness: Randomness) -> Any:
-    """Run one operation on a field's value. Raises what its function raises."""
-    if op.random:
-        return op.function(value, rng=randomness.generator(op.name), **op.parameters)
-    return op.function(value, **op.parameters)
+    """Run one operation on a field's value.
 
-
-def describe_error(error: BaseException) -> str:
-    """The error with the file and line where it was raised: "ops.py:12: ValueError: ...".
-
-    The innermost line outside the standard library and installed packages is named, if there is one.
+    Raises what its function raises, and PipelineError if the result is not of the kind that the operation declares.
     """
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not frame.filename.startswith(_INSTALLED)] or list(frames)
-    where = f"{own[-1].filename}:{own[-1].lineno}: " if own else ""
-    return f"{where}{type(error).__name__}: {error}"
+    arguments = {**op.parameters, **op.files}
+    if op.random:
+        arguments["rng"] = randomness.generator(op.name)
+    result = op.function(value, **arguments)
+    if not is_kind(op.gives, result):
+        raise PipelineError(
+            f"operation {op.name} ({op.call}) returned {type(result).__name__}, but it declares {op.gives}"
+        )
+    return result

@@ -22,6 +22,7 @@ class Randomness:
         Philox (Salmon et al., SC 2011) is used because its 128-bit key can be the hash itself: a generator takes
         microseconds to make, and those of different samples are independent.
         """
-        text = f"{self.seed}\0{self.pass_number}\0{self.key}\0{op}".encode()
+        # A key has surrogates if the name in the tar is not UTF-8.
+        text = f"{self.seed}\0{self.pass_number}\0{self.key}\0{op}".encode("utf-8", "surrogatepass")
         key = int.from_bytes(blake2b(text, digest_size=16).digest(), "little")
         return np.random.Generator(np.random.Philox(key=key))
