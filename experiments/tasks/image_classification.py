@@ -137,8 +137,9 @@ def _classes(settings: ImageClassification, config: Mapping[str, Any]) -> int:
         raise TaskError(
             f"classes: {settings.classes}, but config has {stated}; remove one of the two, or correct it"
         )
-    if settings.classes is not None or stated is not None:
-        return settings.classes or stated
+    found = stated if settings.classes is None else settings.classes
+    if found is not None:
+        return found
     if settings.model_name in MODELS:
         return _PAPER_CLASSES
     raise TaskError("'classes' is missing: say how many classes the labels have")

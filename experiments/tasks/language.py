@@ -97,7 +97,7 @@ def _positions(model: nn.Module) -> int | None:
     if hasattr(config, "max_target_positions"):
         return config.max_target_positions
     most = getattr(config, "max_position_embeddings", None)
-    embeddings = getattr(getattr(model, "base_model", None), "embeddings", None)
+    embeddings: Any = getattr(getattr(model, "base_model", None), "embeddings", None)
     if most is not None and hasattr(embeddings, "padding_idx") and hasattr(embeddings, "position_embeddings"):
         return most - embeddings.padding_idx - 1  # RoBERTa's positions start after the padding token's id
     return most
