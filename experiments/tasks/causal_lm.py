@@ -38,7 +38,7 @@ class CausalLmTask(TextTask):
     def loss(self, batch: Batch) -> torch.Tensor:
         """Mean cross-entropy per predicted token; 0 for a batch without any."""
         total, count = self._sums(batch)
-        return total / max(count, 1)
+        return total / count.clamp(min=1)
 
     def evaluate(self, batches: Iterable[Batch]) -> dict[str, float]:
         """Loss (nats per token), perplexity (per token) and nats_per_byte. Raises TaskError without tokens."""
@@ -46,7 +46,8 @@ class CausalLmTask(TextTask):
         with evaluating(self.model):
             for batch in batches:
                 part, count = self._sums(batch)
-                loss, tokens, size = loss + float(part), tokens + count, size + int(batch["bytes"].sum())
+                loss, tokens = loss + float(part), tokens + int(count)
+                size += int(batch["bytes"].sum())
         average = mean(loss, tokens, "tokens")
         return {
             "loss": average,
@@ -54,7 +55,7 @@ class CausalLmTask(TextTask):
             "nats_per_byte": mean(loss, size, "bytes"),
         }
 
-    def _sums(self, batch: Batch) -> tuple[torch.Tensor, int]:
+    def _sums(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         """Sum of the cross-entropy, and number of predicted tokens."""
         # Padding follows the text, and no token attends to a later one: a mask would change nothing.
         logits = logits_of(self.model(input_ids=batch["inputs"]))[:, :-1]
@@ -62,7 +63,7 @@ class CausalLmTask(TextTask):
         total = functional.cross_entropy(
             logits.reshape(-1, logits.shape[-1]), labels.reshape(-1), ignore_index=IGNORED, reduction="sum"
         )
-        return total, int((labels != IGNORED).sum())
+        return total, (labels != IGNORED).sum()
 
 
 def build(config: Mapping[str, Any], seed: int) -> CausalLmTask:

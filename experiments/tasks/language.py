@@ -52,7 +52,8 @@ def build_text_model(task: str, settings: TextSettings, seed: int) -> nn.Module:
         if tokenizer.token(role) is not None
     }
     if task == "speech-recognition":
-        ids["decoder_start_token_id"] = tokenizer.token_id("bos")
+        # Whisper's own lists of suppressed tokens are ids of another tokenizer.
+        ids |= {"decoder_start_token_id": tokenizer.token_id("bos"), "begin_suppress_tokens": None}
     with seeded(seed):
         if name in MODELS:
             model = MODELS[name](**ids)

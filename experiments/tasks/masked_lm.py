@@ -33,16 +33,18 @@ class MaskedLmTask(TextTask):
 
     def loss(self, batch: Batch) -> torch.Tensor:
         """Mean cross-entropy per masked token; 0 for a batch without any."""
-        total, count, _ = self._sums(batch)
-        return total / max(count, 1)
+        logits, labels = self._masked(batch)
+        return functional.cross_entropy(logits, labels, reduction="sum") / max(len(labels), 1)
 
     def evaluate(self, batches: Iterable[Batch]) -> dict[str, float]:
         """Loss (nats per masked token), accuracy of masked tokens, perplexity. Raises TaskError without any."""
         loss, right, count = 0.0, 0, 0
         with evaluating(self.model):
             for batch in batches:
-                part, tokens, found = self._sums(batch)
-                loss, count, right = loss + float(part), count + tokens, right + found
+                logits, labels = self._masked(batch)
+                loss += float(functional.cross_entropy(logits, labels, reduction="sum"))
+                right += int((logits.argmax(dim=-1) == labels).sum())
+                count += len(labels)
         average = mean(loss, count, "masked tokens")
         return {
             "loss": average,
@@ -50,13 +52,11 @@ class MaskedLmTask(TextTask):
             "perplexity": perplexity(average),
         }
 
-    def _sums(self, batch: Batch) -> tuple[torch.Tensor, int, int]:
-        """Sum of the cross-entropy, number of masked tokens, and of those predicted correctly."""
+    def _masked(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        """Logits (n, vocabulary) and labels (n,) of the masked tokens of the batch."""
         masked = batch["labels"] != IGNORED
         logits = logits_of(self.model(input_ids=batch["inputs"], attention_mask=batch["attention"]))
-        chosen, labels = logits[masked], batch["labels"][masked]
-        total = functional.cross_entropy(chosen, labels, reduction="sum")
-        return total, len(labels), int((chosen.argmax(dim=-1) == labels).sum())
+        return logits[masked], batch["labels"][masked]
 
 
 def build(config: Mapping[str, Any], seed: int) -> MaskedLmTask:

@@ -41,7 +41,7 @@ class SpeechRecognitionTask(TextTask):
     def loss(self, batch: Batch) -> torch.Tensor:
         """Mean cross-entropy per token of the transcripts; 0 for a batch without any."""
         total, count = self._sums(batch)
-        return total / max(count, 1)
+        return total / count.clamp(min=1)
 
     def evaluate(self, batches: Iterable[Batch]) -> dict[str, float]:
         """Loss (nats per token), and wer, the word error rate of greedy decoding. Raises TaskError without tokens.
@@ -52,7 +52,7 @@ class SpeechRecognitionTask(TextTask):
         with evaluating(self.model):
             for batch in batches:
                 part, count = self._sums(batch)
-                loss, tokens = loss + float(part), tokens + count
+                loss, tokens = loss + float(part), tokens + int(count)
                 for reference, decoded in zip(batch["labels"], self.decode(batch["audio"]), strict=True):
                     errors, length = word_errors(self._words(reference[reference != IGNORED]), decoded)
                     wrong, words = wrong + errors, words + length
@@ -70,7 +70,7 @@ class SpeechRecognitionTask(TextTask):
         """The text of token ids; special tokens are left out."""
         return self.tokenizer.tokenizer.decode(tokens.tolist(), skip_special_tokens=True)
 
-    def _sums(self, batch: Batch) -> tuple[torch.Tensor, int]:
+    def _sums(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         """Sum of the cross-entropy, and number of tokens."""
         labels = batch["labels"]
         start = torch.full_like(labels[:, :1], self.tokenizer.token_id("bos"))
@@ -81,7 +81,7 @@ class SpeechRecognitionTask(TextTask):
         total = functional.cross_entropy(
             logits.reshape(-1, logits.shape[-1]), labels.reshape(-1), ignore_index=IGNORED, reduction="sum"
         )
-        return total, int((labels != IGNORED).sum())
+        return total, (labels != IGNORED).sum()
 
     def save_files(self, folder: Path) -> None:
         """Write the tokenizer's files and preprocessor_config.json, for transformers' WhisperFeatureExtractor."""

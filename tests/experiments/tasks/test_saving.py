@@ -32,6 +32,7 @@ from task_rig import (
 from experiments.tasks.build import BUILT_IN, build
 from experiments.tasks.errors import TaskError
 from experiments.tasks.saving import TASK_FILE, WEIGHTS_FILE, load, load_weights, save
+from experiments.tasks.speech_recognition import build as build_speech
 
 TEXT = {"sequence_length": 32}
 CASES = [
@@ -228,3 +229,20 @@ def test_folders_that_cannot_be_loaded_are_named(tmp_path: Path) -> None:
     (tmp_path / TASK_FILE).write_text(json.dumps({"format": 2}))
     with pytest.raises(TaskError, match=r"has another format than 1"):
         load(tmp_path)
+
+
+@pytest.mark.slow  # transformers is imported
+def test_transformers_decodes_as_the_task_does(tokenizer: str, tmp_path: Path) -> None:
+    from transformers import WhisperForConditionalGeneration
+
+    task = build_speech({"tokenizer": tokenizer, "sequence_length": 16, "config": TINY_WHISPER}, 3)
+    found = sound_samples(3)
+    losses_of(task, batches_of(task, found, 3), 40, lr=5e-3)
+    [batch] = batches_of(task, found, 3)
+    task.model.eval()
+    expected = task.decode(batch["audio"])
+    assert any(expected)
+    save(task, tmp_path)
+    plain = WhisperForConditionalGeneration.from_pretrained(tmp_path)
+    tokens = plain.generate(batch["audio"], max_new_tokens=16)
+    assert task.tokenizer.tokenizer.decode_batch(tokens.tolist(), skip_special_tokens=True) == expected
