@@ -1,0 +1,1 @@
+"""Built-in input pipelines and their operations."""
