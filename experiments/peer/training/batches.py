@@ -14,15 +14,16 @@ import torch
 from cloud.storage.cache import ShardCache
 from cloud.storage.client import ClientPerProcess
 from cloud.storage.counter import ByteCounter
-from cloud.storage.digits import decode_digit
 from cloud.storage.opener import ShardOpener
-from cloud.storage.samples import SampleReader, read_shard
+from cloud.storage.samples import Sample, SampleReader, read_shard
 from cloud.storage.shares import shards_for
 from experiments.peer.config import PeerConfig
+from experiments.pipeline.builtin import digits
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 """(float32[n, 64] pixels from 0 to 1, int64[n] digits)."""
 
+_DIGITS = digits.pipeline()
 _SHUFFLE_SAMPLES = 256
 _AHEAD = 4  # batches
 
@@ -53,8 +54,7 @@ class DigitSource:
 
     def next_batch(self, samples: int) -> Batch:
         """Read the next `samples` digits. Raises StorageError."""
-        decoded = [decode_digit(next(self._reader)) for _ in range(samples)]
-        return _stack(decoded)
+        return _stack([_decode(next(self._reader)) for _ in range(samples)])
 
     def set_shards(self, shards: Sequence[str]) -> None:
         """Change the share; takes effect with the next shard."""
@@ -67,10 +67,13 @@ class DigitSource:
 
 def read_heldout(config: PeerConfig, opener: ShardOpener) -> Batch | None:
     """Read all held-out digits; None if the experiment has none. Raises StorageError."""
-    decoded = [
-        decode_digit(s) for shard in config.heldout_shards for s in read_shard(shard, opener.open(shard))
-    ]
+    decoded = [_decode(s) for shard in config.heldout_shards for s in read_shard(shard, opener.open(shard))]
     return _stack(decoded) if decoded else None
+
+
+def _decode(sample: Sample) -> tuple[np.ndarray, int]:
+    item = _DIGITS.run(sample, seed=0, pass_number=0)  # no operation is random
+    return item["image"], item["label"]
 
 
 def _stack(decoded: Sequence[tuple[np.ndarray, int]]) -> Batch:

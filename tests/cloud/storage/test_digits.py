@@ -10,7 +10,7 @@ from moto import mock_aws
 from cloud.storage import digits
 from cloud.storage.check import check_shards
 from cloud.storage.client import ClientPerProcess, make_client, storage_errors
-from cloud.storage.digits import decode_digit, make_bucket, make_digits, write_shards
+from cloud.storage.digits import make_bucket, make_digits, write_shards
 from cloud.storage.errors import (
     BadUrlError,
     BucketMissingError,
@@ -22,6 +22,7 @@ from cloud.storage.errors import (
 )
 from cloud.storage.opener import ShardOpener
 from cloud.storage.samples import read_shard
+from experiments.pipeline.builtin import digits as digits_pipeline
 
 
 @pytest.fixture
@@ -34,8 +35,8 @@ def aws(monkeypatch):
 
 def decoded(path):
     with path.open("rb") as file:
-        pixels, labels = zip(*map(decode_digit, read_shard(path.name, file)), strict=True)
-    return np.stack(pixels), np.array(labels)
+        items = [digits_pipeline.pipeline().run(sample, 0, 0) for sample in read_shard(path.name, file)]
+    return np.stack([item["image"] for item in items]), np.array([item["label"] for item in items])
 
 
 def test_the_same_arguments_give_the_same_bytes(tmp_path):
@@ -69,33 +70,6 @@ def test_augmentation_changes_pixels_and_keeps_them_near(tmp_path):
     assert changed.min() >= 0
     assert changed.max() <= 1
     assert 0.01 < np.abs(changed - images).mean() < 0.1
-
-
-def test_decodes_to_what_a_network_takes(tmp_path):
-    write_shards(tmp_path, 1, samples_per_shard=3)
-    pixels, labels = decoded(tmp_path / "train-000000.tar")
-    assert pixels.shape == (3, 64)
-    assert pixels.dtype == np.float32
-    assert 0.5 < pixels.max() <= 1
-    assert set(labels) <= set(range(10))
-
-
-@pytest.mark.parametrize(
-    ("change", "sentence"),
-    [
-        ({"png": b"nonsense"}, r"member 00000000\.png is not a digit's image"),
-        ({"png": None}, r"no member 00000000\.png"),
-        ({"cls": b"x"}, r"00000000\.cls is missing or not a number"),
-        ({"cls": b"10"}, r"00000000\.cls is 10, not a digit"),
-    ],
-)
-def test_what_cannot_be_decoded_names_shard_and_member(tmp_path, change, sentence):
-    write_shards(tmp_path, 1, samples_per_shard=1)
-    with (tmp_path / "train-000000.tar").open("rb") as file:
-        sample = next(iter(list(read_shard("s3://b/t.tar", file))))
-    broken = {key: value for key, value in {**sample, **change}.items() if value is not None}
-    with pytest.raises(CorruptShardError, match=rf"s3://b/t\.tar: .*{sentence}"):
-        decode_digit(broken)
 
 
 @mock_aws
