@@ -19,7 +19,10 @@ IGNORED = -100
 """Label of a token that is not predicted."""
 
 _LIBRARIES = ("tokenizers", "numpy")
-_MASKED, _RANDOM = 0.8, 0.1  # of the predicted tokens (Devlin et al., NAACL 2019); the others stay as they are
+_MASKED, _RANDOM = (
+    0.8,
+    0.1,
+)  # of the predicted tokens (Devlin et al., NAACL 2019); the others stay as they are
 
 
 def lm_pipeline(tokenizer: str, length: int, *, random_window: bool = False) -> Pipeline:
@@ -44,7 +47,9 @@ def lm_pipeline(tokenizer: str, length: int, *, random_window: bool = False) -> 
     )
 
 
-def mlm_pipeline(tokenizer: str, length: int, fraction: float = 0.15, *, random_window: bool = False) -> Pipeline:
+def mlm_pipeline(
+    tokenizer: str, length: int, fraction: float = 0.15, *, random_window: bool = False
+) -> Pipeline:
     """Return the pipeline for predicting masked tokens (BERT: Devlin et al., NAACL 2019), masked anew in each pass.
 
     `fraction` of the tokens are predicted: 80 % of them are replaced by the mask token, 10 % by a random token, 10 % stay.
@@ -151,7 +156,9 @@ def _special_ids(tokenizer: str) -> set[int]:
     return {number for number, token in added.items() if token.special}
 
 
-def _text_op(name: str, function: str, parameters: dict[str, Any], tokenizer: str, *, random: bool = False) -> Op:
+def _text_op(
+    name: str, function: str, parameters: dict[str, Any], tokenizer: str, *, random: bool = False
+) -> Op:
     """An operation on field text, array to array, by a function of this module that needs the tokenizer."""
     return Op(
         name,
@@ -182,6 +189,8 @@ def _window_op(length: int, *, random: bool) -> Op:
 
 def _check(tokenizer: str, length: int, *roles: str) -> None:
     if length < 2:
-        raise PipelineError(f"a sequence of {length} tokens has nothing to predict; use a length of 2 or more")
+        raise PipelineError(
+            f"a sequence of {length} tokens has nothing to predict; use a length of 2 or more"
+        )
     for role in roles:
         special_id(tokenizer, role)

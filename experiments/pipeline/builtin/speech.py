@@ -1,0 +1,141 @@
+"""Pipeline of speech: an audio file becomes Whisper's log-mel spectrogram, its transcript the labels."""
+
+from __future__ import annotations
+
+import io
+import math
+from functools import cache
+
+import numpy as np
+
+from experiments.pipeline.builtin.text import IGNORED, decode_op
+from experiments.pipeline.builtin.tokens import special_id, tokenizer_at
+from experiments.pipeline.errors import BadValueError, PipelineError
+from experiments.pipeline.op import Op
+from experiments.pipeline.pipeline import Pipeline
+
+FIELDS = {"audio": ("wav", "flac", "mp3", "ogg"), "text": ("txt",)}
+RATE = 16_000
+"""Samples per second that Whisper expects."""
+
+_WINDOW, _HOP = (
+    400,
+    160,
+)  # samples: windows of 25 ms, 100 frames a second (Radford et al., arXiv:2212.04356, section 2.2)
+
+
+def pipeline(tokenizer: str, length: int, bins: int = 80, frames: int = 3000) -> Pipeline:
+    """Return the pipeline of speech with transcripts.
+
+    `tokenizer`: path of a tokenizer.json. `length`: tokens of a transcript, its end token included; longer ones are cut.
+    `bins`: mel bins. `frames`: frames of 10 ms; longer audio is cut, shorter is padded with silence. Fields: audio,
+    float32[bins, frames]; text, int64[length], the labels, -100 after the end token. Raises PipelineError.
+    """
+    if length < 2 or bins < 1 or frames < 1:
+        raise PipelineError(
+            f"pipeline speech: length is {length}, bins {bins}, frames {frames}; use at least 2, 1 and 1"
+        )
+    special_id(tokenizer, "eos")
+    return Pipeline(
+        "speech",
+        FIELDS,
+        (
+            Op(
+                "decode_audio",
+                f"{__name__}:decode_audio",
+                "audio",
+                "bytes",
+                "array",
+                libraries=("soundfile", "scipy", "numpy"),
+            ),
+            Op(
+                "log_mel",
+                f"{__name__}:log_mel",
+                "audio",
+                "array",
+                "array",
+                {"bins": bins, "frames": frames},
+                libraries=("transformers", "numpy"),
+            ),
+            decode_op(),
+            Op(
+                "tokenize",
+                f"{__name__}:labels",
+                "text",
+                "text",
+                "array",
+                {"length": length},
+                libraries=("tokenizers", "numpy"),
+                files={"tokenizer": tokenizer},
+            ),
+        ),
+    )
+
+
+def decode_audio(data: bytes) -> np.ndarray:
+    """Decode wav, flac, mp3 or ogg to float32[samples] at 16 kHz, channels averaged. Raises BadValueError, PipelineError.
+
+    Other rates are resampled with a polyphase filter (scipy.signal.resample_poly).
+    """
+    try:
+        import soundfile
+    except (ImportError, OSError) as error:  # OSError: its shared library is missing
+        raise PipelineError(
+            f"audio is decoded with soundfile, which cannot be imported ({error}); run `pip install soundfile`"
+        ) from error
+    from scipy.signal import resample_poly
+
+    try:
+        channels, rate = soundfile.read(io.BytesIO(data), dtype="float32", always_2d=True)
+    except soundfile.LibsndfileError as error:
+        raise BadValueError(f"the audio cannot be decoded ({error.error_string})") from error
+    audio = channels.mean(axis=1)
+    if not len(audio):
+        raise BadValueError("the audio is empty")
+    if rate != RATE:
+        common = math.gcd(rate, RATE)
+        audio = resample_poly(audio, RATE // common, rate // common)
+    return audio.astype(np.float32)
+
+
+def log_mel(audio: np.ndarray, bins: int, frames: int) -> np.ndarray:
+    """Whisper's log-mel spectrogram of float32[samples] at 16 kHz: float32[bins, frames].
+
+    As in github.com/openai/whisper (whisper/audio.py): reflected ends, periodic Hann windows, power, mel filters of
+    Slaney, log10 clamped to 8 below its maximum, scaled by (x + 4) / 4.
+    """
+    size = frames * _HOP
+    padded = np.zeros(size, dtype=np.float64)
+    padded[: min(size, len(audio))] = audio[:size]
+    padded = np.pad(padded, _WINDOW // 2, mode="reflect" if size > _WINDOW // 2 else "constant")
+    windows = np.lib.stride_tricks.sliding_window_view(padded, _WINDOW)[::_HOP][:frames]
+    hann = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(_WINDOW) / _WINDOW)
+    power = np.abs(np.fft.rfft(windows * hann)) ** 2
+    logarithm = np.log10(np.maximum(_mel_filters(bins) @ power.T, 1e-10))
+    logarithm = np.maximum(logarithm, logarithm.max() - 8)
+    return ((logarithm + 4) / 4).astype(np.float32)
+
+
+@cache
+def _mel_filters(bins: int) -> np.ndarray:
+    """float64[bins, 201]: triangular filters on Slaney's mel scale from 0 to 8 kHz, of equal area."""
+    from transformers.audio_utils import mel_filter_bank
+
+    filters = mel_filter_bank(
+        num_frequency_bins=_WINDOW // 2 + 1,
+        num_mel_filters=bins,
+        min_frequency=0.0,
+        max_frequency=RATE / 2,
+        sampling_rate=RATE,
+        norm="slaney",
+        mel_scale="slaney",
+    )
+    return filters.T
+
+
+def labels(text: str, tokenizer: str, length: int) -> np.ndarray:
+    """Tokenize a transcript: int64[length], at most length - 1 tokens, the end token, then -100."""
+    ids = tokenizer_at(tokenizer).encode(text.strip(), add_special_tokens=False).ids[: length - 1]
+    found = np.full(length, IGNORED, dtype=np.int64)
+    found[: len(ids) + 1] = [*ids, special_id(tokenizer, "eos")]
+    return found
