@@ -6,7 +6,8 @@ import importlib
 import inspect
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from dataclasses import field as dataclass_field
 from functools import cache
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
@@ -33,12 +34,12 @@ class Op:
     field: str
     takes: Kind
     gives: Kind
-    parameters: Mapping[str, Any] = field(default_factory=dict)  # JSON types
+    parameters: Mapping[str, Any] = dataclass_field(default_factory=dict)  # JSON types
     random: bool = False
     codec: str = ""  # of the output; "": the default codec of its kind
     libraries: tuple[str, ...] = ()  # distributions whose version determines the output
     into: str = ""  # field of the result; "": `field`
-    files: Mapping[str, str] = field(
+    files: Mapping[str, str] = dataclass_field(
         default_factory=dict
     )  # path by parameter; the content determines the output
 
@@ -100,22 +101,28 @@ class Op:
 @cache
 def function_at(call: str) -> Callable[..., Any]:
     """Import the function at "package.module:function". Raises PipelineError, also for what its module raises."""
-    module, colon, name = call.partition(":")
+    found = import_from(call)
+    if not callable(found):
+        raise PipelineError(f"{call} is not a function")
+    return found
+
+
+def import_from(path: str) -> Any:
+    """Import what "package.module:NAME" names. Raises PipelineError, also for what the module raises."""
+    module, colon, name = path.partition(":")
     if not colon or not module or not name:
-        raise PipelineError(f"{call!r} is not an import path; write it as package.module:function")
+        raise PipelineError(f"{path!r} is not an import path; write it as package.module:NAME")
     try:
-        found = getattr(importlib.import_module(module), name)
-    except AttributeError as error:
-        raise PipelineError(f"{call}: cannot be imported ({error}); correct the path") from error
+        imported = importlib.import_module(module)
     except Exception as error:
         is_absent = isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}.")
         reason = str(error) if is_absent else describe_error(error)
         raise PipelineError(
-            f"{call}: cannot be imported ({reason}); correct the path or the file, or ship the file"
+            f"{path}: cannot be imported ({reason}); correct the path or the file, or ship the file"
         ) from error
-    if not callable(found):
-        raise PipelineError(f"{call} is not a function")
-    return found
+    if not hasattr(imported, name):
+        raise PipelineError(f"{path}: {module} defines no {name}; correct the name")
+    return getattr(imported, name)
 
 
 @cache

@@ -18,18 +18,18 @@ FIELDS = {"audio": ("wav", "flac", "mp3", "ogg"), "text": ("txt",)}
 RATE = 16_000
 """Samples per second that Whisper expects."""
 
-_WINDOW, _HOP = (
-    400,
-    160,
-)  # samples: windows of 25 ms, 100 frames a second (Radford et al., arXiv:2212.04356, section 2.2)
+# Samples: windows of 25 ms, 100 frames a second (Radford et al., arXiv:2212.04356, section 2.2).
+_WINDOW, _HOP = 400, 160
+_SLACK = RATE // 10  # samples of silence that encoders of mp3 and ogg may append
 
 
 def pipeline(tokenizer: str, length: int, bins: int = 80, frames: int = 3000) -> Pipeline:
     """Return the pipeline of speech with transcripts.
 
-    `tokenizer`: path of a tokenizer.json. `length`: tokens of a transcript, its end token included; longer ones are cut.
-    `bins`: mel bins. `frames`: frames of 10 ms; longer audio is cut, shorter is padded with silence. Fields: audio,
-    float32[bins, frames]; text, int64[length], the labels, -100 after the end token. Raises PipelineError.
+    `tokenizer`: path of a tokenizer.json. `length`: most tokens of a transcript, its end token included. `bins`: mel
+    bins. `frames`: frames of 10 ms; shorter audio is padded with silence. A longer transcript or audio is a bad sample:
+    cut to fit, one would no longer say what the other does. Fields: audio, float32[bins, frames]; text, int64[length],
+    the labels, -100 after the end token. Raises PipelineError.
     """
     if length < 2 or bins < 1 or frames < 1:
         raise PipelineError(
@@ -92,6 +92,8 @@ def decode_audio(data: bytes) -> np.ndarray:
     audio = channels.mean(axis=1)
     if not len(audio):
         raise BadValueError("the audio is empty")
+    if not np.isfinite(audio).all():
+        raise BadValueError("the audio has samples that are no finite numbers")
     if rate != RATE:
         common = math.gcd(rate, RATE)
         audio = resample_poly(audio, RATE // common, rate // common)
@@ -102,9 +104,15 @@ def log_mel(audio: np.ndarray, bins: int, frames: int) -> np.ndarray:
     """Whisper's log-mel spectrogram of float32[samples] at 16 kHz: float32[bins, frames].
 
     As in github.com/openai/whisper (whisper/audio.py): reflected ends, periodic Hann windows, power, mel filters of
-    Slaney, log10 clamped to 8 below its maximum, scaled by (x + 4) / 4.
+    Slaney, log10 clamped to 8 below its maximum, scaled by (x + 4) / 4. Raises BadValueError for audio that is longer by
+    more than 0.1 s.
     """
     size = frames * _HOP
+    if len(audio) > size + _SLACK:
+        raise BadValueError(
+            f"the audio lasts {len(audio) / RATE:.2f} s, longer than the {size / RATE:g} s that the model takes; "
+            "cut it and its transcript into parts"
+        )
     padded = np.zeros(size, dtype=np.float64)
     padded[: min(size, len(audio))] = audio[:size]
     padded = np.pad(padded, _WINDOW // 2, mode="reflect" if size > _WINDOW // 2 else "constant")
@@ -134,8 +142,13 @@ def _mel_filters(bins: int) -> np.ndarray:
 
 
 def labels(text: str, tokenizer: str, length: int) -> np.ndarray:
-    """Tokenize a transcript: int64[length], at most length - 1 tokens, the end token, then -100."""
-    ids = tokenizer_at(tokenizer).encode(text.strip(), add_special_tokens=False).ids[: length - 1]
+    """Tokenize a transcript: int64[length], its tokens, the end token, then -100. Raises BadValueError if it is longer."""
+    ids = tokenizer_at(tokenizer).encode(text.strip(), add_special_tokens=False).ids
+    if len(ids) >= length:
+        raise BadValueError(
+            f"the transcript has {len(ids)} tokens, but at most {length - 1} fit before the end token; "
+            "use a greater sequence length, or cut it and its audio into parts"
+        )
     found = np.full(length, IGNORED, dtype=np.int64)
     found[: len(ids) + 1] = [*ids, special_id(tokenizer, "eos")]
     return found

@@ -5,11 +5,12 @@ Texts are packed when shards are written: short ones are joined, long ones are c
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
 
-from experiments.pipeline.builtin.tokens import special_id, special_token, tokenizer_at, vocabulary_size
+from experiments.pipeline.builtin.tokens import SPECIAL, special_id, special_token, tokenizer_at
 from experiments.pipeline.errors import BadValueError, PipelineError
 from experiments.pipeline.op import Op
 from experiments.pipeline.pipeline import Pipeline
@@ -19,10 +20,7 @@ IGNORED = -100
 """Label of a token that is not predicted."""
 
 _LIBRARIES = ("tokenizers", "numpy")
-_MASKED, _RANDOM = (
-    0.8,
-    0.1,
-)  # of the predicted tokens (Devlin et al., NAACL 2019); the others stay as they are
+_MASKED, _RANDOM = 0.8, 0.1  # shares of the predicted tokens (Devlin et al., NAACL 2019); the others stay
 
 
 def lm_pipeline(tokenizer: str, length: int, *, random_window: bool = False) -> Pipeline:
@@ -53,8 +51,8 @@ def mlm_pipeline(
     """Return the pipeline for predicting masked tokens (BERT: Devlin et al., NAACL 2019), masked anew in each pass.
 
     `fraction` of the tokens are predicted: 80 % of them are replaced by the mask token, 10 % by a random token, 10 % stay.
-    Special tokens and padding are never predicted. Field text: int64[2, length], the inputs and the labels, -100 where
-    nothing is predicted. Other arguments as in `lm_pipeline`. Raises PipelineError.
+    Special tokens and padding are never predicted, nor taken as random tokens. Field text: int64[2, length], the inputs
+    and the labels, -100 where nothing is predicted. Other arguments as in `lm_pipeline`. Raises PipelineError.
     """
     _check(tokenizer, length, "pad", "mask")
     if not 0 < fraction < 1:
@@ -142,18 +140,24 @@ def labelled(tokens: np.ndarray, tokenizer: str, length: int) -> np.ndarray:
 def masked(rows: np.ndarray, rng: np.random.Generator, tokenizer: str, fraction: float) -> np.ndarray:
     """Choose the tokens to predict and change the inputs: int64[2, length], inputs and labels."""
     ids, labels = rows
-    special = np.array(sorted(_special_ids(tokenizer)))
+    special, ordinary = _ids(tokenizer)
     chosen = (labels != IGNORED) & ~np.isin(ids, special) & (rng.random(len(ids)) < fraction)
     how = rng.random(len(ids))
-    other = rng.integers(0, vocabulary_size(tokenizer_at(tokenizer)), len(ids))
+    other = rng.choice(ordinary, len(ids))
     inputs = np.where(chosen & (how < _MASKED), special_id(tokenizer, "mask"), ids)
     inputs = np.where(chosen & (how >= _MASKED) & (how < _MASKED + _RANDOM), other, inputs)
     return np.stack([inputs, np.where(chosen, ids, IGNORED)])
 
 
-def _special_ids(tokenizer: str) -> set[int]:
-    added: dict[int, Any] = tokenizer_at(tokenizer).get_added_tokens_decoder()
-    return {number for number, token in added.items() if token.special}
+@cache
+def _ids(path: str) -> tuple[np.ndarray, np.ndarray]:
+    """The ids of special tokens, also of those that are in the plain vocabulary, and all other ids."""
+    tokenizer = tokenizer_at(path)
+    added: dict[int, Any] = tokenizer.get_added_tokens_decoder()
+    special = {number for number, token in added.items() if token.special}
+    special |= {special_id(path, role) for role in SPECIAL if special_token(tokenizer, role) is not None}
+    ordinary = set(tokenizer.get_vocab(with_added_tokens=True).values()) - special
+    return np.array(sorted(special), np.int64), np.array(sorted(ordinary), np.int64)
 
 
 def _text_op(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from experiments.pipeline.builtin import speech
-from experiments.pipeline.errors import BadValueError, PipelineError
+from experiments.pipeline.errors import BadSampleError, BadValueError, PipelineError
 
 TOKENIZER = {
     "version": "1.0",
@@ -64,7 +65,7 @@ def test_audio_that_is_none_is_a_bad_value():
         speech.decode_audio(encoded(np.zeros(0, np.float32), 16_000, "WAV"))
 
 
-@pytest.mark.parametrize(("seconds", "chunk_s", "bins"), [(1.3, 2, 80), (3.0, 2, 128), (0.2, 30, 80)])
+@pytest.mark.parametrize(("seconds", "chunk_s", "bins"), [(1.3, 2, 80), (2.05, 2, 128), (0.2, 30, 80)])
 def test_the_spectrogram_is_that_of_transformers(seconds: float, chunk_s: int, bins: int):
     from transformers import WhisperFeatureExtractor
 
@@ -83,7 +84,49 @@ def test_silence_has_a_spectrogram():
 
 def test_a_transcript_ends_with_its_end_token(tokenizer: str):
     assert speech.labels(" one two\n", tokenizer, 5).tolist() == [2, 3, 1, -100, -100]
-    assert speech.labels("one two one two", tokenizer, 3).tolist() == [2, 3, 1]
+    assert speech.labels("one two", tokenizer, 3).tolist() == [2, 3, 1]
+    assert speech.labels("", tokenizer, 3).tolist() == [1, -100, -100]
+
+
+def test_audio_and_transcript_are_never_cut_apart(tokenizer: str):
+    with pytest.raises(BadValueError, match="has 3 tokens, but at most 2 fit before the end token"):
+        speech.labels("one two one", tokenizer, 3)
+    most = np.zeros(16_000 + 1600, np.float32)
+    assert speech.log_mel(most, 80, 100).shape == (80, 100)
+    with pytest.raises(BadValueError, match=r"lasts 1\.10 s, longer than the 1 s that the model takes"):
+        speech.log_mel(np.append(most, np.float32(0)), 80, 100)
+
+
+def test_a_bad_recording_names_the_sample(tokenizer: str):
+    sample = {
+        "__key__": "a",
+        "__url__": "s3://b/x.tar",
+        "wav": encoded(np.full(800, np.nan, np.float32), 16_000, "WAV"),
+        "txt": b"two",
+    }
+    with pytest.raises(
+        BadSampleError, match=r"x\.tar: sample a, operation decode_audio: the audio cannot be"
+    ):
+        speech.pipeline(tokenizer, 4).run({**sample, "wav": b"RIFF"}, 0, 0)
+    with pytest.raises(BadSampleError, match="operation tokenize: the transcript has 4 tokens"):
+        speech.pipeline(tokenizer, 4).run(
+            {**sample, "wav": encoded(tone(16_000, 0.1), 16_000, "WAV"), "txt": b"one two one two"}, 0, 0
+        )
+
+
+def test_audio_with_nan_is_refused():
+    import soundfile
+
+    file = io.BytesIO()
+    soundfile.write(file, np.full(800, np.nan, np.float32), 16_000, format="WAV", subtype="FLOAT")
+    with pytest.raises(BadValueError, match="no finite numbers"):
+        speech.decode_audio(file.getvalue())
+
+
+def test_without_soundfile_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "soundfile", None)
+    with pytest.raises(PipelineError, match="run `pip install soundfile`"):
+        speech.decode_audio(b"")
 
 
 def test_the_pipeline_delivers_spectrogram_and_labels(tokenizer: str):

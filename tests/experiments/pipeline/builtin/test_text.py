@@ -93,6 +93,31 @@ def test_masking_follows_bert(tokenizer: str):
     assert same.sum() / predicted.sum() == pytest.approx(0.1, abs=0.03)
 
 
+def test_no_random_token_is_special(tokenizer: str):
+    """A random <pad> would be hidden from the model's attention."""
+    special = [special_id(tokenizer, role) for role in ("pad", "bos", "eos")]
+    rows = np.stack(
+        [run(text.mlm_pipeline(tokenizer, 64, 0.9), SENTENCE, key=str(n))["text"] for n in range(2000)]
+    )
+    inputs, labels = rows.transpose(1, 0, 2)
+    replaced = (labels != -100) & (inputs != labels) & (inputs != special_id(tokenizer, "mask"))
+    assert len(set(inputs[replaced])) > 250  # of some 300
+    assert not np.isin(inputs[replaced], special).any()
+
+
+def test_special_tokens_of_a_plain_vocabulary_are_not_predicted(tmp_path: Path):
+    from tokenizers.models import WordLevel
+    from tokenizers.pre_tokenizers import Whitespace
+
+    names = ["[UNK]", "[SEP]", "[CLS]", "[MASK]", "[PAD]", "one", "two"]
+    made = Tokenizer(WordLevel({name: number for number, name in enumerate(names)}, unk_token="[UNK]"))
+    made.pre_tokenizer = Whitespace()
+    made.save(str(tmp_path / "tokenizer.json"))
+    pipeline = text.mlm_pipeline(str(tmp_path / "tokenizer.json"), 6, 0.9)
+    labels = np.stack([run(pipeline, "one two", key=str(n))["text"][1] for n in range(100)])
+    assert set(labels.ravel()) == {-100, 5, 6}
+
+
 def test_the_masks_change_with_the_pass_only(tokenizer: str):
     pipeline = text.mlm_pipeline(tokenizer, 64)
     first, again, second = (run(pipeline, SENTENCE, pass_number=n)["text"] for n in (0, 0, 1))
