@@ -41,7 +41,7 @@ class Op:
     into: str = ""  # field of the result; "": `field`
     files: Mapping[str, str] = dataclass_field(
         default_factory=dict
-    )  # path by parameter; the content determines the output
+    )  # path by parameter; only the content counts
 
     def __post_init__(self) -> None:
         if not self.name:
