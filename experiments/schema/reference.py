@@ -56,7 +56,10 @@ model: ${matrix.model}
 
 _SECTIONS: tuple[tuple[str, type[Any]], ...] = (
     ("", schema.ExperimentSpec),
+    ("task", schema.Task),
+    ("task.facts", schema.TaskFacts),
     ("data", schema.Data),
+    ("data.workers", schema.Workers),
     ("swarm", schema.Swarm),
     ("swarm.optimizer", schema.Optimizer),
     ("peers[]", schema.PeerGroup),
