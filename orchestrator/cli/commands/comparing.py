@@ -115,7 +115,9 @@ def wanted_study(home: Path, study: StudyDefinition, state: StudyState) -> BlobR
         else:
             folder = run_folder(home, one.result.run_id)
             found.runs[folder] = _Entry(job.label, len(one.counted), job.judged, job.against)
-        model = str(study.documents[job.key].get("model"))
+        document = study.documents[job.key]
+        task = document.get("task")
+        model = str(document.get("model")) if task is None else Task.model_validate(task).title
         found.listed.append((Listed(job.experiment, job.label, model, job.against, missing), folder))
     return found
 

@@ -153,7 +153,7 @@ def _show(
         raise _refused(error) from error
     if len(specs) > 1:
         rows = [
-            {"name": s.name, "model": s.model, "peers": s.peer_count, "description": s.description}
+            {"name": s.name, "model": s.trains, "peers": s.peer_count, "description": s.description}
             for s in specs
         ]
         form = Format.json if output is _Document.json else Format.table
