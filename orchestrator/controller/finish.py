@@ -13,6 +13,7 @@ from typing import Any, TypeVar, get_type_hints
 
 from cloud.provider import ProviderError
 from experiments.catalog import step_time
+from experiments.emulation.accelerators import HOST
 from experiments.parse.load import from_document
 from experiments.schema.errors import SpecError
 from metrics.epochs.restarts import records_since_restart

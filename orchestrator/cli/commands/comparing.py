@@ -19,6 +19,7 @@ from analysis.compare.published_runs import compared_run, replayed_figures
 from analysis.importers.base import ImportFailed
 from analysis.replay import ReadRun, read_folder
 from analysis.report.study.comparison import Compared
+from experiments.schema.models import Task
 from experiments.study_file.expectations import Expectation
 from experiments.study_file.limits import Limit, read_limits
 from experiments.study_file.load import STUDIES, load_study, studies
