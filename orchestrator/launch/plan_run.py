@@ -90,7 +90,7 @@ def plan_run(
 
     `approved`: document of an earlier plan, whose instance types and prices replace today's.
     `check_prices` is called with today's quoter and may raise. `notes`: additional notes for the plan. `today`: for
-    for the age of prices; None: unknown. `task_obstacles`: why the experiment's task could not be built; a task that has
+    the age of prices; None: unknown. `task_obstacles`: why the experiment's task could not be built; a task that has
     not been built has no scales. Raises PriceBookError, StalePlanError. Obstacles to a launch are in the plan.
     """
     rented = TARGETS[on].rents
