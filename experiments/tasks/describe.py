@@ -2,7 +2,8 @@
 
 Standard input: {"call", "with", "pipeline", "seed", "code_folder", "paths"}; `pipeline` is "module:NAME" or "", and
 `code_folder` and `paths` (of wheels) are put first on the module search path. Standard output: {"parameters", "shapes"} of
-the trained parameters, or {"error"} with a sentence.
+the trained parameters, or {"error"} with a sentence, and "missing" (a package that orch needs) or "absent" (a module that
+the task needs) if that is the reason.
 """
 
 from __future__ import annotations
@@ -59,11 +60,19 @@ def _answer(request: Mapping[str, Any]) -> dict[str, Any]:
         try:
             return describe(request["call"], request["with"], request["pipeline"], request["seed"])
         except (TaskError, PipelineError) as error:
-            return {"error": str(error)}
+            return {"error": str(error), "absent": _absent_module(error)}
     except ModuleNotFoundError as error:  # of orch itself: the task's own are TaskErrors
-        return {"error": f"the task cannot be built here, because {error.name} is not installed", "missing": error.name}
+        sentence = f"the task cannot be built here, because {error.name} is not installed"
+        return {"error": sentence, "missing": error.name}
     except MemoryError:
         return {"error": "the model does not fit into the memory of this machine"}
+
+
+def _absent_module(error: BaseException | None) -> str | None:
+    """Name of the module that was not found, if that caused the error."""
+    while error is not None and not isinstance(error, ModuleNotFoundError):
+        error = error.__cause__
+    return None if error is None else error.name
 
 
 # What the user's code prints must not mix with the answer: it goes to the standard error.

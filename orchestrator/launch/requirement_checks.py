@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from packaging.requirements import InvalidRequirement, Requirement
-from packaging.utils import canonicalize_name, parse_wheel_filename
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
 from cloud.provider import InvalidRequestError
 from experiments.schema.models import ExperimentSpec
@@ -87,9 +87,19 @@ def _wheels_of(spec: ExperimentSpec, line: str) -> list[Path]:
         wheel
         for other in spec.requirements
         for wheel in local_wheels(other)
-        if (found := parse_wheel_filename(wheel.name))[0] == parsed.name
-        and parsed.wanted.specifier.contains(found[1], prereleases=True)
+        if (found := _wheel(wheel)) is not None
+        and found.name == parsed.name
+        and parsed.wanted.specifier.contains(str(found.specifier).removeprefix("=="), prereleases=True)
     ]
+
+
+def _wheel(wheel: Path) -> Requirement | None:
+    """Canonical name and version of a wheel; None if its file name has none."""
+    try:
+        name, number, _, _ = parse_wheel_filename(wheel.name)
+    except InvalidWheelFilename:
+        return None
+    return Requirement(f"{name}=={number}")
 
 
 def _pins() -> Mapping[str, str]:

@@ -13,10 +13,11 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from cloud.targets import LOCAL
 from experiments.parse.load import from_document, to_document
 from experiments.parse.task_files import TaskFilesError
 from experiments.schema.errors import SpecError
-from experiments.schema.models import ExperimentSpec, Task
+from experiments.schema.models import ExperimentSpec
 from orchestrator.launch.obstacles import Obstacle, ObstacleCode
 from orchestrator.launch.task_code import CODE, TaskCode, local_wheels, stale, task_code
 
@@ -115,7 +116,7 @@ def _build(spec: ExperimentSpec, code: TaskCode) -> dict[str, Any]:
     text = str(found["error"])
     for name, path in code.contents.items():  # show the user's own paths
         text = text.replace(str(folder / name), str(path))
-    return {"error": text + _advice(spec, found.get("missing"))}
+    return {"error": text + _advice(spec, found)}
 
 
 def _described(spec: ExperimentSpec, code: TaskCode, folder: Path) -> dict[str, Any]:
@@ -151,14 +152,17 @@ def _described(spec: ExperimentSpec, code: TaskCode, folder: Path) -> dict[str, 
         else:
             last = (done.stderr.strip().splitlines() or ["it printed nothing"])[-1]
             why = f"ended with exit code {done.returncode}: {last[:300]}"
-        return {"error": f"building the task {spec.trains} {why}; try it with `python -m` in a small script"}
+        return {"error": f"building the task {spec.trains} {why}; build it in a Python prompt to see why"}
 
 
-def _advice(spec: ExperimentSpec, missing: Any) -> str:
-    if missing:
-        return "; install it with `.venv/bin/python -m pip install -e '.[local]'` in a clone of orch"
-    if spec.requirements:
-        return " (its requirements must be importable here too: wheels that are given by path, or installed packages)"
+def _advice(spec: ExperimentSpec, found: Mapping[str, Any]) -> str:
+    if found.get("missing"):
+        return f"; install it with `{LOCAL.install}` in a clone of orch"
+    if found.get("absent") and spec.requirements:
+        return (
+            f"; orch builds the task on this machine to learn its size: install {found['absent']} here too, or give its wheel "
+            "under requirements"
+        )
     return ""
 
 

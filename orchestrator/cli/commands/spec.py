@@ -61,7 +61,7 @@ def _validate(
 ) -> None:
     """Validate experiment files.
 
-    Works offline and without credentials. All experiments of a file with a matrix are validated. Each valid file
+    Works offline and without credentials. A task is not built (`orch plan` does that). All experiments of a file with a matrix are validated. Each valid file
     gets a verdict: on which targets its experiments can be launched as they are. The obstacles of an experiment
     that can be launched on none are listed; `orch plan` lists those of one target.
 
@@ -222,7 +222,7 @@ def _target(spec: ExperimentSpec, on: str) -> dict[str, Any]:
     """Whether the experiment can be launched there, as `orch plan` decides it."""
     from orchestrator.cli.starting import plan_for
 
-    document = plan_for(spec, on).document
+    document = plan_for(spec, on, build=False).document
     return {"on": on, "launchable": document["launchable"], "obstacles": document["obstacles"]}
 
 
