@@ -123,10 +123,8 @@ def resolve_emulation(spec: ExperimentSpec, cores: int) -> EmulationPlan:
     sent_bytes, parts = traffic.sent_bytes(chosen.scale), traffic.parts_at(chosen.scale)
     why = "as given" if traffic.parts else parts_of(n, sent_bytes, chosen.scale)[1]
     reasons.append(f"parts {parts}: {why}")
-    if spec.task is not None:
-        made = Ballast(model.parameters)
-    else:
-        made = ballast(model.name, method.compression, chosen.scale)
+    whole = spec.task is not None  # its own model is trained, without ballast
+    made = Ballast(model.parameters) if whole else ballast(model.name, method.compression, chosen.scale)
     if made is None:
         raise SpecError.of(spec.name, ballast_error(model.name, method.compression, chosen.scale))
 

@@ -211,7 +211,10 @@ def _accelerators(parts: Parts, emulation: Emulation) -> Iterator[tuple[Path, st
         return
     kind = None if parts.model is None else models()[parts.model].kind
     if kind in _NOT_IMAGES:
-        yield at, f"'host' trains {parts.model} itself, for which this version has no data; use padded, or a 'task'"
+        yield (
+            at,
+            f"'host' trains {parts.model} itself, for which this version has no data; use padded, or a 'task'",
+        )
     for key in ("bytes_scale", "time_scale", "samples_scale"):
         if getattr(emulation, key) not in ("auto", 1):
             yield (
@@ -241,8 +244,15 @@ def _step_times(parts: Parts, name: str | None) -> Iterator[tuple[Path, str]]:
 
 def _size(parts: Parts, emulation: Emulation) -> Iterator[tuple[Path, str]]:
     at: Path = ("emulation", "bytes_scale")
-    if parts.task is not None and resolved(emulation, parts.task) == PADDED and emulation.bytes_scale not in ("auto", 1):
-        yield at, f"found {emulation.bytes_scale:g}; a task's own model is trained, which cannot be reduced: remove the key"
+    if (
+        parts.task is not None
+        and resolved(emulation, parts.task) == PADDED
+        and emulation.bytes_scale not in ("auto", 1)
+    ):
+        yield (
+            at,
+            f"found {emulation.bytes_scale:g}; a task's own model is trained, which cannot be reduced: remove the key",
+        )
     if parts.model is None or emulation.bytes_scale == "auto":
         return
     total, least = models()[parts.model].parameters, models()["digits"].parameters

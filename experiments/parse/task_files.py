@@ -42,12 +42,22 @@ def find_task_files(document: Document) -> None:
     if not isinstance(data, dict):
         return
     known = len(document.problems)
-    code = [path for at, path in _code(document, data) if _check(document, at, path, path.exists(), "file or folder")]
-    modules = [path for at, path in _modules(document, data) if _check(document, at, path, path.is_file(), "file")]
-    files = [path for at, path in _settings(document, data) if _check(document, at, path, path.is_file(), "file")]
+    code = [
+        path
+        for at, path in _code(document, data)
+        if _check(document, at, path, path.exists(), "file or folder")
+    ]
+    modules = [
+        path for at, path in _modules(document, data) if _check(document, at, path, path.is_file(), "file")
+    ]
+    files = [
+        path for at, path in _settings(document, data) if _check(document, at, path, path.is_file(), "file")
+    ]
     _requirements(document, data)
     if len(document.problems) == known and (code or modules or files):
-        at: _document.Path = ("code",) if data.get("code") else ("task",) if data.get("task") else ("data", "pipeline")
+        at: _document.Path = (
+            ("code",) if data.get("code") else ("task",) if data.get("task") else ("data", "pipeline")
+        )
         try:
             check_size(shipped_files(placed(code, (*modules, *files))))
         except TaskFilesError as error:
@@ -107,7 +117,9 @@ def check_size(files: Mapping[str, Path]) -> None:
         try:
             total += file.stat().st_size
         except OSError as error:
-            raise TaskFilesError(f"{file} cannot be read ({error.strerror}); correct that, or leave it out") from error
+            raise TaskFilesError(
+                f"{file} cannot be read ({error.strerror}); correct that, or leave it out"
+            ) from error
     if total > MAX_CODE_BYTES:
         raise TaskFilesError(
             f"the files to ship have {total / 1e6:.1f} MB in all, and at most {MAX_CODE_BYTES // 10**6} MB can be shipped; put "
@@ -121,7 +133,9 @@ def _files(path: Path) -> Iterator[Path]:
         return
     for folder, folders, names in os.walk(path):
         folders[:] = sorted(n for n in folders if not n.startswith(".") and n not in _SKIPPED)
-        yield from (Path(folder, n) for n in sorted(names) if not n.startswith(".") and not n.endswith(".pyc"))
+        yield from (
+            Path(folder, n) for n in sorted(names) if not n.startswith(".") and not n.endswith(".pyc")
+        )
 
 
 def _folder_of(file: Path, code: Sequence[Path]) -> Path | None:
@@ -160,7 +174,9 @@ def _modules(document: Document, data: dict[str, Any]) -> Iterator[tuple[_docume
             yield at, path
         else:
             document.problems.append(
-                document.problem(at, f"'{path.name}' is not a module's name: use letters, digits and '_' before .py")
+                document.problem(
+                    at, f"'{path.name}' is not a module's name: use letters, digits and '_' before .py"
+                )
             )
 
 
@@ -192,7 +208,9 @@ def _requirements(document: Document, data: dict[str, Any]) -> None:
             _check(document, at, path, path.is_file(), "file")
         elif _check(document, at, path, path.is_dir(), "folder") and not any(path.glob("*.whl")):
             document.problems.append(
-                document.problem(at, f"{path} has no wheels (*.whl); build them with `pip wheel -w {path} PACKAGE`")
+                document.problem(
+                    at, f"{path} has no wheels (*.whl); build them with `pip wheel -w {path} PACKAGE`"
+                )
             )
 
 

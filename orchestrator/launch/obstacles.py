@@ -46,7 +46,9 @@ class ObstacleCode(StrEnum):
     SECRET_VALUES = "secret_values"
     CLOUD_KEYS = "cloud_keys"  # the cloud's keys would go to another store
     PACKAGES = "packages"
-    TASK_PACKAGES = "task_packages"  # the emulated peers share this environment, which lacks requirements of the task
+    TASK_PACKAGES = (
+        "task_packages"  # the emulated peers share this environment, which lacks requirements of the task
+    )
     CREDENTIALS = "credentials"
 
 

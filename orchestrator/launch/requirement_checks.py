@@ -68,7 +68,9 @@ def requirements_of(wheel: Path) -> list[Requirement]:
     """What a wheel requires on this platform, without extras; [] if it cannot be read (pip will say so)."""
     try:
         with zipfile.ZipFile(wheel) as archive:
-            (name,) = (n for n in archive.namelist() if n.endswith(".dist-info/METADATA") and n.count("/") == 1)
+            (name,) = (
+                n for n in archive.namelist() if n.endswith(".dist-info/METADATA") and n.count("/") == 1
+            )
             lines = HeaderParser().parsestr(archive.read(name).decode("utf-8")).get_all("Requires-Dist") or []
         found = [Requirement(line) for line in lines]
     except (OSError, ValueError, zipfile.BadZipFile, InvalidRequirement):

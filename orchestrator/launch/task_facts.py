@@ -143,7 +143,9 @@ def _described(spec: ExperimentSpec, code: TaskCode, folder: Path) -> dict[str, 
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return {"error": f"the task {spec.trains} was not built within {_BUILD_S:.0f} s; make its function faster"}
+        return {
+            "error": f"the task {spec.trains} was not built within {_BUILD_S:.0f} s; make its function faster"
+        }
     try:
         return json.loads(done.stdout)
     except ValueError:
