@@ -362,6 +362,8 @@ _TaskOrName = Annotated[Task, BeforeValidator(_named), _OrNameInSchema()]
 class ExperimentSpec(_Section):
     """One experiment: a model, a data set, a target batch size and peers by location."""
 
+    model_config = ConfigDict(json_schema_extra={"anyOf": [{"required": ["model"]}, {"required": ["task"]}]})
+
     name: Annotated[
         str, f.word("[a-z0-9][a-z0-9-]{0,39}", "an experiment's name: a-z, 0-9 and '-', at most 40")
     ] = Field(description="Name of the experiment. Run ids begin with it.")
