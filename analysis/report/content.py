@@ -49,7 +49,7 @@ def basis_line(summary: Summary) -> str:
     )
     steps = (
         f"calculation times are those of this machine's CPU, not of the accelerators ({_ran(summary)} was trained)"
-        if summary["accelerators"] == "host"
+        if summary.get("accelerators") == "host"
         else f"accelerators are padded to their measured step time ({_ran(summary)})"
     )
     return f"Emulated: {distance}; {steps}; {multiplied}."

@@ -85,10 +85,10 @@ def _wheels_of(spec: ExperimentSpec, line: str) -> list[Path]:
         return []
     if parsed.path:
         return [Path(parsed.path)]
+    wheels = dict.fromkeys(wheel for other in spec.requirements for wheel in local_wheels(other))
     return [
         wheel
-        for other in spec.requirements
-        for wheel in local_wheels(other)
+        for wheel in wheels
         if (found := _wheel(wheel)) is not None
         and found.name == parsed.name
         and parsed.wanted.specifier.contains(str(found.specifier).removeprefix("=="), prereleases=True)

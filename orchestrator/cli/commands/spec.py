@@ -61,9 +61,9 @@ def _validate(
 ) -> None:
     """Validate experiment files.
 
-    Works offline and without credentials. A task is not built; `orch plan` does that. All experiments of a file with
-    a matrix are validated. Each valid file gets a verdict: on which targets its experiments can be launched as they are. The obstacles of an experiment
-    that can be launched on none are listed; `orch plan` lists those of one target.
+    Works offline and without credentials. All experiments of a file with a matrix are validated. Each valid file
+    gets a verdict: on which targets its experiments can be launched as they are. The obstacles of an experiment
+    that can be launched on none are listed; `orch plan` lists those of one target. A task is not built.
 
     Exit: 0 all files are valid, 2 a file is invalid, 3 an experiment can be launched on no target, or not on --on.
 

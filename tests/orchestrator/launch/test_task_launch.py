@@ -320,9 +320,8 @@ def test_validate_builds_nothing(file: Path, own_home: Path, monkeypatch: pytest
 def test_files_of_built_in_settings_are_shipped(file: Path):
     tokenizer = file.parent / "tok.json"
     tokenizer.write_text("{}")
-    spec = read(
-        file, "task={name: causal-lm, with: {tokenizer: %s, weights: 's3://b/w'}}" % tokenizer, "code=[]"
-    )
+    settings = f"{{tokenizer: {tokenizer}, weights: 's3://b/w'}}"
+    spec = read(file, f"task={{name: causal-lm, with: {settings}}}", "code=[]")
     call = TaskCall.of(spec, spec.task)
     assert (call.call, call.settings) == (
         BUILT_IN["causal-lm"],
