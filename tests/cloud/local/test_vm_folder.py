@@ -16,4 +16,6 @@ def test_folders_are_copied_beside_the_files(tmp_path: Path):
     assert (tmp_path / "vm" / "code" / "package" / "task.py").read_text() == "x = 1\n"
     assert (tmp_path / "vm" / "config.json").stat().st_mode & 0o777 == 0o600
     (tmp_path / "vm" / "code" / "package" / "task.py").write_text("x = 2\n")
-    assert (tmp_path / "run" / "code" / "package" / "task.py").read_text() == "x = 1\n", "a copy, not the run's own"
+    assert (tmp_path / "run" / "code" / "package" / "task.py").read_text() == "x = 1\n", (
+        "a copy, not the run's own"
+    )

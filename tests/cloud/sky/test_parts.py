@@ -370,7 +370,9 @@ def test_code_and_wheels_are_shipped_beside_the_config(tmp_path: Path):
         (tmp_path / "run" / name).write_text(name)
     folders = {name: str(tmp_path / "run" / name) for name in ("code", "wheels")}
     made, _ = ship_folder(
-        tmp_path / "sky", tmp_path / "home", request(folders=folders, requirements=("--find-links wheels", "mine"))
+        tmp_path / "sky",
+        tmp_path / "home",
+        request(folders=folders, requirements=("--find-links wheels", "mine")),
     )
     assert (made / "code" / "package" / "task.py").read_text() == "code/package/task.py"
     assert (made / "wheels" / "mine-1-py3-none-any.whl").exists()
@@ -388,5 +390,9 @@ def test_requirements_of_a_task_cannot_replace_those_of_the_peer():
     lines = script.splitlines()
     assert "if [ -w /opt/orch/env/bin ] && ready /opt/orch/env; then ENV=/opt/orch/env" in lines
     assert script.count("-r more_requirements.txt -c requirements.txt") == 2  # by uv, or else by pip
-    own = next(n for n, line in enumerate(lines) if 'requirements.sha256"' in line and line.strip().startswith("echo"))
+    own = next(
+        n
+        for n, line in enumerate(lines)
+        if 'requirements.sha256"' in line and line.strip().startswith("echo")
+    )
     assert own < next(n for n, line in enumerate(lines) if "more_requirements.txt" in line)
