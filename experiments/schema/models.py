@@ -159,7 +159,7 @@ class Data(_Section):
     bytes_per_sample: Annotated[float, Field(gt=0, le=1e9)] | None = Field(
         default=None,
         description="Bytes of a sample in the shards, for the cost of reading them. Default: that of the model in "
-        "experiments/models.csv; of a task, unknown unless the embedded store is used.",
+        "experiments/models.csv; of a task, what `orch launch` finds in the first shard.",
     )
 
 

@@ -13,6 +13,7 @@ import pytest
 from pure_wheel import wheel
 
 from cloud.provider import LaunchRequest
+from cloud.storage.errors import StoreUnreachableError
 from experiments.parse.load import load, to_document
 from experiments.schema.models import ExperimentSpec
 from experiments.tasks.build import BUILT_IN
@@ -23,6 +24,7 @@ from orchestrator.core.journal import replay
 from orchestrator.errors import StalePlanError
 from orchestrator.launch import task_facts
 from orchestrator.launch.machine_checks import machine_obstacles
+from orchestrator.launch.measured_samples import with_measured_samples
 from orchestrator.launch.peer_request import RunRequests
 from orchestrator.launch.plan_run import RunPlan, plan_run
 from orchestrator.launch.prepare import prepare
@@ -370,3 +372,31 @@ def test_local_peers_need_the_requirements_here(file: Path, tmp_path: Path):
         for o in machine_obstacles(spec, "sky", {"AWS_ACCESS_KEY_ID": "x"})
         if o.code == "task_packages"
     ] == []
+
+
+def test_a_launch_takes_the_size_of_samples_from_the_store(file: Path, monkeypatch: pytest.MonkeyPatch):
+    asked: list[tuple[Any, ...]] = []
+
+    def measured(shard: str, client: Any, *, endpoint: str) -> float:
+        asked.append((shard, endpoint))
+        return 1234.56
+
+    monkeypatch.setattr("cloud.storage.sample_size.bytes_per_sample", measured)
+    spec = read(file, *RENTED)
+    assert with_measured_samples(spec, "sky", {}).data.bytes_per_sample == 1234.6
+    assert asked == [("s3://digits/train-000000.tar", "http://store.example:80")]
+    for changes, on in (
+        ([], "local"),
+        ([], "sky"),
+        ([*RENTED, "data.private=true"], "sky"),
+        ([*RENTED, "data.bytes_per_sample=7"], "sky"),
+    ):
+        other = read(file, *changes)
+        assert with_measured_samples(other, on, {}) == other
+    assert len(asked) == 1
+
+    def unreachable(*_: Any, **__: Any) -> float:
+        raise StoreUnreachableError("no route")
+
+    monkeypatch.setattr("cloud.storage.sample_size.bytes_per_sample", unreachable)
+    assert with_measured_samples(spec, "sky", {}) == spec
