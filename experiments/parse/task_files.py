@@ -154,7 +154,7 @@ def _absolute(document: Document, at: _document.Path, written: str) -> Path:
 
 
 def _code(document: Document, data: dict[str, Any]) -> Iterator[tuple[_document.Path, Path]]:
-    entries = data.get("code")
+    entries: Any = data.get("code")
     for i, written in enumerate(entries if isinstance(entries, list) else ()):
         if isinstance(written, str) and written:
             path = _absolute(document, ("code", i), written)
@@ -164,7 +164,8 @@ def _code(document: Document, data: dict[str, Any]) -> Iterator[tuple[_document.
 
 def _modules(document: Document, data: dict[str, Any]) -> Iterator[tuple[_document.Path, Path]]:
     for section, key in (("task", "python"), ("data", "pipeline")):
-        node, at = data.get(section), (section, key)
+        node: Any = data.get(section)
+        at: _document.Path = (section, key)
         found = FILE_AND_NAME.fullmatch(str(node.get(key))) if isinstance(node, dict) else None
         if found is None:
             continue
@@ -182,10 +183,11 @@ def _modules(document: Document, data: dict[str, Any]) -> Iterator[tuple[_docume
 
 def _settings(document: Document, data: dict[str, Any]) -> Iterator[tuple[_document.Path, Path]]:
     """The files among the settings of a built-in task."""
-    task = data.get("task")
-    settings = task.get("with") if isinstance(task, dict) and "name" in task else None
+    task: Any = data.get("task")
+    settings: Any = task.get("with") if isinstance(task, dict) and "name" in task else None
     for key in FILE_SETTINGS if isinstance(settings, dict) else ():
-        written, at = settings.get(key), ("task", "with", key)
+        written: Any = settings.get(key)
+        at: _document.Path = ("task", "with", key)
         if isinstance(written, str) and written and "://" not in written:
             path = _absolute(document, at, written)
             settings[key] = str(path)
@@ -193,7 +195,7 @@ def _settings(document: Document, data: dict[str, Any]) -> Iterator[tuple[_docum
 
 
 def _requirements(document: Document, data: dict[str, Any]) -> None:
-    lines = data.get("requirements")
+    lines: Any = data.get("requirements")
     for i, line in enumerate(lines if isinstance(lines, list) else ()):
         try:
             parsed = parse_requirement(line) if isinstance(line, str) else None

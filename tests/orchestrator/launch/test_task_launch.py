@@ -14,7 +14,8 @@ from pure_wheel import wheel
 
 from cloud.provider import LaunchRequest
 from cloud.storage.errors import StoreUnreachableError
-from experiments.parse.load import load, to_document
+from experiments.parse.load import from_document, load, to_document
+from experiments.schema.errors import SpecError
 from experiments.schema.models import ExperimentSpec
 from experiments.tasks.build import BUILT_IN
 from metrics.store.database import RunStore
@@ -26,7 +27,7 @@ from orchestrator.launch import task_facts
 from orchestrator.launch.machine_checks import machine_obstacles
 from orchestrator.launch.measured_samples import with_measured_samples
 from orchestrator.launch.peer_request import RunRequests
-from orchestrator.launch.plan_run import RunPlan, plan_run
+from orchestrator.launch.plan_run import RunPlan, approved_plan, plan_run
 from orchestrator.launch.prepare import prepare
 from orchestrator.launch.requirement_checks import requirements_of
 from orchestrator.launch.task_code import TaskCall
@@ -292,6 +293,27 @@ def test_code_that_changed_after_the_plan_is_refused(
     assert not (tmp_path / "runs" / "r-1").exists()
     with pytest.raises(StalePlanError, match="plan again with `orch plan`"):
         resolve_task(plan.spec, tmp_path)
+
+
+def test_a_study_launches_a_task_from_its_stored_document(
+    file: Path, tmp_path: Path, described: list[Mapping[str, Any]]
+):
+    plan = planned(file, tmp_path)
+    stored = from_document(json.loads(json.dumps(to_document(plan.spec))))
+    again = approved_plan(stored, "local", plan.document, cores=2)
+    assert again.launchable("r-2") == plan.launchable("r-2")
+    assert (prepare(again, file, "r-2", tmp_path, now_s=1.0) / "code" / "my_task.py").is_file()
+    unbuilt = plan_run(read(file), cores=2)
+    with pytest.raises(SpecError, match="`orch plan` builds it"):
+        unbuilt.launchable("r-3")
+
+
+def test_a_task_can_be_simulated_where_its_step_time_is_known(
+    file: Path, own_home: Path, described: list[Mapping[str, Any]], capsys: pytest.CaptureFixture[str]
+):
+    wanted = [str(file), *(f"--set={change}" for change in RENTED), "--seeds", "1", "--days", "0.1"]
+    assert run(["simulate", *wanted]) == 2
+    assert "no step time is known for my_task:build on CPU:1" in capsys.readouterr().err
 
 
 def test_a_saved_plan_is_launched_only_with_its_code(
