@@ -311,9 +311,12 @@ def test_a_study_launches_a_task_from_its_stored_document(
 def test_a_task_can_be_simulated_where_its_step_time_is_known(
     file: Path, own_home: Path, described: list[Mapping[str, Any]], capsys: pytest.CaptureFixture[str]
 ):
-    wanted = [str(file), *(f"--set={change}" for change in RENTED), "--seeds", "1", "--days", "0.1"]
+    gpus = [f"peers.{group}.resources.accelerators=T4:1" for group in ("us", "eu")]
+    wanted = [str(file), *(f"--set={change}" for change in (*RENTED, *gpus)), "--days", "0.1"]
     assert run(["simulate", *wanted]) == 2
-    assert "no step time is known for my_task:build on CPU:1" in capsys.readouterr().err
+    assert "no step time is known for my_task:build on T4:1" in capsys.readouterr().err
+    task = "{name: image-classification, with: {model: ConvNextLarge}}"
+    assert run(["simulate", *wanted, f"--set=task={task}", "--set=code=[]"]) == 0
 
 
 def test_a_saved_plan_is_launched_only_with_its_code(
