@@ -142,6 +142,11 @@ class LaunchRequest:
     max_life_s: float | None = None
     setup: str = ""  # the user's shell commands, run before the program
     file_mounts: Mapping[str, str] = field(default_factory=dict)  # path on the VM: local path or bucket
+    # Folders of this machine that are copied into the VM's folder before the program starts, by their name there.
+    folders: Mapping[str, str] = field(default_factory=dict)
+    # Lines for pip, installed after the program's own packages, which they cannot replace. Paths start at the VM's folder.
+    # Local VMs share this machine's environment, where nothing is installed.
+    requirements: tuple[str, ...] = ()
     buckets: tuple[str, ...] = ()  # buckets of the VM's own cloud that its role may read
     disk_gb: int = 100
     image_id: str = ""

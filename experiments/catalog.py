@@ -12,6 +12,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from cloud.networks.network import network_names
+from experiments.averaging.model_shapes import Shapes
 
 _EXPERIMENTS = Path(__file__).resolve().parent
 
@@ -38,13 +39,19 @@ ACCELERATORS = (
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """One row of models.csv."""
+    """One row of models.csv, or the model of a task."""
 
     name: str
     parameters: int
-    kind: str  # vision, language, speech, digits
+    kind: str  # vision, language, speech, digits; task: of a task, which no file lists
     bytes_per_sample: int | None  # of the paper's data set as streamed; None: unknown
     source: str
+    shapes: Shapes | None = None  # of all parameters; None: those of model_shapes.csv
+
+    @property
+    def averaged_as(self) -> str | Shapes:
+        """What determines how its gradients are compressed: its name in model_shapes.csv, or its shapes."""
+        return self.name if self.shapes is None else self.shapes
 
 
 @dataclass(frozen=True, slots=True)

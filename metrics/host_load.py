@@ -28,6 +28,8 @@ _WORDS = {
     "stretched_share": "the peers' emulated accelerators took {:.1%} longer than asked",
 }
 
+_OF_PACKETS = ("late_worst_s", "late_over_10ms_share")
+
 Span = tuple[float, float]  # unix seconds
 
 
@@ -91,11 +93,17 @@ def stretched_share(
 
 
 def host_trust(
-    switch: Mapping[str, Any], pace: Sequence[PaceSecond], spans: Sequence[Span], stretched: float | None
+    switch: Mapping[str, Any],
+    pace: Sequence[PaceSecond],
+    spans: Sequence[Span],
+    stretched: float | None,
+    *,
+    calculates: bool = False,
 ) -> dict[str, Any]:
     """Return meta's `host`: the figures, whether one exceeds its limit, and why. None: not measured.
 
-    `switch`: the last switch.json. `spans`: the measured epochs. `busy_share` has no limit.
+    `switch`: the last switch.json. `spans`: the measured epochs. `busy_share` has no limit. `calculates`: the peers use
+    the CPU to train instead of waiting as long as an accelerator would, so only late packets count.
     """
     packets = _packets(switch, spans)
     sleeps = [row for row in pace if _inside(row.second, spans)]
@@ -113,12 +121,13 @@ def host_trust(
     figures["pressure_share"] = _mean(row.pressure_share for row in sleeps)
     figures["busy_share"] = _mean(row.busy_share for row in sleeps)
     figures["stretched_share"] = stretched
+    judged = {name: limit for name, limit in limits().items() if not calculates or name in _OF_PACKETS}
     reasons = [
         _WORDS[name].format(value)
-        for name, limit in limits().items()
+        for name, limit in judged.items()
         if (value := figures[name]) is not None and value > limit
     ]
-    unknown = all(figures[name] is None for name in limits())
+    unknown = all(figures[name] is None for name in judged)
     seconds = math.fsum(end - begin for begin, end in spans)
     return {
         **figures,

@@ -45,6 +45,7 @@ def summarise(store: Records | RunNumbers) -> dict[str, Any]:
         "target": meta.target,
         "status": meta.status,
         "emulated": bool(meta.emulated),
+        "accelerators": None if meta.emulation is None else meta.emulation.accelerators,
         "scales": {"bytes": scales.bytes, "time": scales.time, "samples": scales.samples},
         "network": meta.network and meta.network.to_json(),
         "host_contended": meta.host_contended,

@@ -45,6 +45,11 @@ def _emulated(run: RunNumbers) -> str:
     )
     ran = meta.model.ran if meta.model else None
     network = f"; what ran: {ran}" if ran else ""
+    if meta.emulation is not None and meta.emulation.accelerators == "host":
+        return (
+            f"Emulated: {where}; nothing is scaled, and calculation times are those of this machine's CPU, not of the "
+            f"accelerators{network}."
+        )
     return (
         f"Emulated: {where}; scales: bytes {scales.bytes:g}, time {scales.time:g}, "
         f"samples {scales.samples:g}; figures are converted to full scale, the raw ones are under 'raw'{network}."

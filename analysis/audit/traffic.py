@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from analysis.audit.evidence import Evidence, percent
 from analysis.audit.findings import Finding
 from experiments.averaging.methods import METHOD_KEYS, method_of
+from experiments.averaging.model_shapes import Shapes
 from experiments.averaging.records import AveragingMethod, region_of
 from metrics.epochs.throughput import measured
 from metrics.readable import size
@@ -38,7 +39,15 @@ def _expected_bytes(e: Evidence, vm: str, peers: Sequence[str], parameters: int)
     region = {name: region_of(e.run.terms.locations.get(name, name)) for name in peers}
     share = method.exchange.peer_share([*region.values()], region[vm])
     in_fp16 = float(share) * parameters * 2 * OVERHEAD
-    return in_fp16 * method.compression.gradient_bytes(e.model, parameters) / (2 * parameters)
+    return in_fp16 * method.compression.gradient_bytes(_averaged_as(e), parameters) / (2 * parameters)
+
+
+def _averaged_as(e: Evidence) -> str | Shapes | None:
+    """What determines how gradients are compressed: the model's name, or the shapes that the run's task had."""
+    facts = (e.run.meta.document.get("task") or {}).get("facts")
+    if facts is None:
+        return e.model
+    return tuple((tuple(shape), count) for shape, count in facts["shapes"])
 
 
 def _sent(e: Evidence) -> tuple[dict[str, float], dict[str, list[list[str]]]]:

@@ -16,9 +16,11 @@ from cloud.prices.missing import MissingPrice, missing_vms
 from cloud.prices.rows import Price
 from cloud.targets import TARGETS
 from experiments.averaging.records import region_of
+from experiments.emulation.accelerators import REAL
 from experiments.emulation.scales import EmulationPlan
-from experiments.schema.models import ExperimentSpec
+from experiments.schema.models import ExperimentSpec, Task
 from experiments.schema.slots import Slot, slots
+from experiments.schema.trained_model import known_model
 
 TOLERANCE = Decimal("0.1")
 """Accept VM prices up to this fraction above the plan (0.1 = 10 %)."""
@@ -133,6 +135,7 @@ class Plan:
     old_prices: tuple[OldPrice, ...]
     warnings: tuple[str, ...]
     network_tuning: str = "default"
+    task: Mapping[str, Any] | None = None  # None: a model of models.csv
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain JSON types, with dollars as strings and unknown as None.
@@ -144,6 +147,7 @@ class Plan:
         return {
             "experiment": self.experiment,
             "model": self.model,
+            "task": None if self.task is None else dict(self.task),
             "target_batch_size": self.target_batch_size,
             "raw_target_batch_size": shrunk.raw_target_batch_size if shrunk else self.target_batch_size,
             "on": self.on,
@@ -279,7 +283,7 @@ def plan_of(
         notes += budget.too_short(vm_usd)
     return Plan(
         experiment=spec.name,
-        model=spec.model,
+        model=spec.trains,
         target_batch_size=spec.swarm.target_batch_size,
         on=on,
         peers=peers,
@@ -292,7 +296,7 @@ def plan_of(
         price_book_date=None if book.newest_date is None else book.newest_date.isoformat(),
         warmup_epochs=spec.measure.warmup_epochs,
         measured_epochs=spec.measure.epochs,
-        emulated=emulation is not None and spec.emulation is not None,
+        emulated=emulation is not None and emulation.accelerators != REAL,
         emulation=emulation,
         duration_s=duration_s,
         raw_duration_s=None if raw is None else raw * epochs,
@@ -303,7 +307,20 @@ def plan_of(
         old_prices=old,
         warnings=tuple(warnings_of(old, spec.prices, price_tolerance, rented=rented)),
         network_tuning=spec.network_tuning,
+        task=None if spec.task is None else _task(spec, spec.task, emulation),
     )
+
+
+def _task(spec: ExperimentSpec, task: Task, emulation: EmulationPlan | None) -> dict[str, Any]:
+    """The task and its facts, as JSON types."""
+    facts, model = task.facts, known_model(spec.model, task, spec.data)
+    return {
+        "name": task.title,
+        "sha256": None if facts is None else facts.sha256,
+        "parameters": None if facts is None else facts.parameters,
+        "bytes_per_sample": None if model is None else model.bytes_per_sample,
+        "accelerators": None if emulation is None else emulation.accelerators,
+    }
 
 
 def _priced(peers: tuple[PlannedPeer, ...]) -> dict[Price, dict[str, bool]]:

@@ -14,10 +14,10 @@ from cloud.prices.book import PriceBook
 from cloud.prices.missing import MissingPrice, missing_egress, missing_store_egress
 from cloud.prices.rows import Price
 from experiments.averaging.records import region_of
-from experiments.catalog import models
 from experiments.emulation.scales import EmulationPlan
 from experiments.schema.models import ExperimentSpec
 from experiments.schema.slots import slots
+from experiments.schema.trained_model import known_model
 from metrics.cost.budget import reserve_usd
 
 _STATE_BYTES_PER_VALUE = (
@@ -89,13 +89,13 @@ def epoch_egress_usd(spec: ExperimentSpec, book: PriceBook, *, rented: bool = Fa
     state, and that every sample of the batch is read from the store.
     """
     groups = _groups(spec)
-    model = models()[spec.model]
-    if model.bytes_per_sample is None:
+    model = known_model(spec.model, spec.task, spec.data)
+    if model is None or model.bytes_per_sample is None:
         return None
     regions = [region_of(places[0]) for places, count in groups.items() for _ in range(count)]
     method = spec.swarm.method
     vectors = method.exchange.sent(regions)
-    gradient_bytes = method.compression.gradient_bytes(spec.model, model.parameters)
+    gradient_bytes = method.compression.gradient_bytes(model.averaged_as, model.parameters)
     state_bytes = model.parameters * _STATE_BYTES_PER_VALUE
     usd = state_usd = Decimal(0)
     for pairs, links in _routes(groups):
@@ -123,8 +123,9 @@ def unpriced_traffic(spec: ExperimentSpec, book: PriceBook, *, rented: bool = Fa
     unknown += [
         f"the store in {store} to {dst}" for dst in _places(spec) if book.store_ladder(store, dst) is None
     ]
-    if models()[spec.model].bytes_per_sample is None:
-        unknown.append(f"samples of {spec.model}, whose size is unknown")
+    model = known_model(spec.model, spec.task, spec.data)
+    if model is None or model.bytes_per_sample is None:
+        unknown.append(f"samples of {spec.trains}, whose size is unknown")
     return list(dict.fromkeys(unknown))
 
 

@@ -27,7 +27,8 @@ def basis_line(summary: Summary) -> str:
             "over the other VMs; dollars are by the price book named below."
         )
     if not summary["emulated"]:
-        return f"Measured on rented VMs{_tuned(summary)}; dollars are by the price book named below."
+        trained = f"; {_ran(summary)} was trained" if _sha256(summary) else ""
+        return f"Measured on rented VMs{_tuned(summary)}{trained}; dollars are by the price book named below."
     if target.rents:
         return (
             f"Measured on rented VMs and their real network{_tuned(summary)}; the trained network is small "
@@ -46,7 +47,12 @@ def basis_line(summary: Summary) -> str:
         else f"bytes are 1/{scales['bytes']:g}, samples 1/{scales['samples']:g}, time 1/{scales['time']:g} of full "
         "scale; times, bytes and dollars below are at full scale, the raw ones are in the CSV files"
     )
-    return f"Emulated: {distance}; accelerators are padded to their measured step time ({_ran(summary)}); {multiplied}."
+    steps = (
+        f"calculation times are those of this machine's CPU, not of the accelerators ({_ran(summary)} was trained)"
+        if summary.get("accelerators") == "host"
+        else f"accelerators are padded to their measured step time ({_ran(summary)})"
+    )
+    return f"Emulated: {distance}; {steps}; {multiplied}."
 
 
 def _tuned(summary: Summary) -> str:
@@ -356,8 +362,14 @@ def _estimate_card(figure: Figure, estimate: Mapping[str, Any] | None, summary: 
 
 
 def _ran(summary: Summary) -> str:
-    model = summary["model"] or {}
-    return str(model.get("ran") or f"emulates {model.get('name', 'the model')}")
+    model, sha256 = summary["model"] or {}, _sha256(summary)
+    ran = str(model.get("ran") or f"emulates {model.get('name', 'the model')}")
+    return f"{ran}, SHA-256 {sha256[:12]}," if sha256 else ran
+
+
+def _sha256(summary: Summary) -> str:
+    """SHA-256 of the task's code, requirements and settings; "" for a model of models.csv."""
+    return str((summary["model"] or {}).get("sha256") or "")
 
 
 def _whole(value: float | None) -> str | None:

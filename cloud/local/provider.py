@@ -123,6 +123,7 @@ class LocalCloud:
             program=request.program,
             config=dict(request.config),
             files=files,
+            folders=dict(request.folders),
             labels=dict(request.labels),
         )
 

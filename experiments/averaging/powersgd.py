@@ -12,8 +12,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 
-from experiments.averaging.model_shapes import model_shapes
-from experiments.averaging.records import AveragingMethod, Compression, CompressionFamily, Problem, Setting
+from experiments.averaging.model_shapes import Shapes, model_shapes
+from experiments.averaging.records import (
+    AveragingMethod,
+    Compression,
+    CompressionFamily,
+    Problem,
+    Setting,
+    name_of,
+)
 
 MAX_RANK = 64
 _NAME = re.compile("powersgd:([1-9][0-9]?)")
@@ -61,16 +68,19 @@ def sent(shapes: Iterable[tuple[Sequence[int], int]], rank: int) -> Sent:
 
 
 @cache
-def factors_of(model: str, rank: int) -> Sent:
-    """Compute how a model's gradients are sent at a rank. Raises KeyError for an unknown model."""
-    return sent(model_shapes()[model], rank)
+def factors_of(model: str | Shapes, rank: int) -> Sent:
+    """Compute how a model's gradients are sent at a rank. `model`: its name, or its shapes.
+
+    Raises KeyError for an unknown name.
+    """
+    return sent(model_shapes()[model] if isinstance(model, str) else model, rank)
 
 
-def _sent_values(rank: int, model: str | None, parameters: int) -> int:
+def _sent_values(rank: int, model: str | Shapes | None, parameters: int) -> int:
     return parameters if model is None else factors_of(model, rank).wire
 
 
-def halves(model: str, rank: int) -> bool:
+def halves(model: str | Shapes, rank: int) -> bool:
     """Whether at most half of the model's values are sent. Raises KeyError for an unknown model."""
     found = factors_of(model, rank)
     return 2 * found.wire <= found.values + found.whole
@@ -88,7 +98,7 @@ def _problems(rank: int, method: AveragingMethod, setting: Setting) -> Iterator[
         found = factors_of(setting.model, rank)
         yield (
             ("swarm", "compression"),
-            f"'{name}' sends {found.wire} of {setting.model}'s {found.values + found.whole} values: its matrices are too "
+            f"'{name}' sends {found.wire} of {name_of(setting.model)}'s {found.values + found.whole} values: its matrices are too "
             "small for this rank; use a lower rank, or float16",
         )
 

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
 
+from experiments.averaging.model_shapes import Shapes
+
 Problem = tuple[tuple[str, str], str]
 """(section, key) of the experiment file, and the problem there."""
 
@@ -25,9 +27,14 @@ def region_of(location: str) -> str:
 class Setting:
     """Properties of an experiment, besides `swarm`, that decide whether a method can be used. None: unknown."""
 
-    model: str | None = None
+    model: str | Shapes | None = None  # its name in model_shapes.csv, or the shapes of its parameters
     peers: int | None = None
     samples_scale: float | Literal["auto"] = 1  # 1 also if nothing is emulated
+
+
+def name_of(model: str | Shapes) -> str:
+    """Return the name of a model for messages."""
+    return model if isinstance(model, str) else "the task"
 
 
 def _no_problems(method: AveragingMethod, setting: Setting) -> Iterator[Problem]:
@@ -71,8 +78,8 @@ class Compression(Record):
 
     key: str = "compression"
     bits_per_value: int  # of each value sent, without the scales and offsets of quantised blocks
-    sent_values: Callable[[str | None, int], int] = lambda model, parameters: parameters
-    """Number of values sent for a gradient, from the model's name (None: unknown) and number of parameters."""
+    sent_values: Callable[[str | Shapes | None, int], int] = lambda model, parameters: parameters
+    """Number of values sent for a gradient, from the model's name or shapes (None: unknown) and number of parameters."""
     rank: int | None = None  # of the factors of matrices; None: the shapes do not matter
     value_format: str  # of each value sent
     audit_wording: str | None = None  # phrase for the audit, "in FP16"; None: from the name
@@ -92,17 +99,17 @@ class Compression(Record):
         """Bytes of each value sent."""
         return self.bits_per_value / 8
 
-    def gradient_bytes(self, model: str | None, parameters: int) -> int:
+    def gradient_bytes(self, model: str | Shapes | None, parameters: int) -> int:
         """Return the bytes of one encoded gradient. Raises KeyError if the model's shapes are needed and unknown."""
         return -(-self.sent_values(model, parameters) * self.bits_per_value // 8)
 
-    def plan_reasons(self, model: str, parameters: int) -> list[str]:
+    def plan_reasons(self, model: str | Shapes, parameters: int) -> list[str]:
         """Return a sentence about the share of a gradient that is sent, if it is not all."""
         values = self.sent_values(model, parameters)
         if values == parameters:
             return []
         return [
-            f"compression {self.name}: {100 * values / parameters:.2g} % of {model}'s {parameters} values are sent, "
+            f"compression {self.name}: {100 * values / parameters:.2g} % of {name_of(model)}'s {parameters} values are sent, "
             f"as {self.value_format}"
         ]
 
@@ -158,7 +165,9 @@ class AveragingMethod:
         for record in self.records:
             yield from record.problems(self, setting)
 
-    def transfer_s(self, model: str, parameters: int, peers: int, slowest_bps: float, vm_bps: float) -> float:
+    def transfer_s(
+        self, model: str | Shapes, parameters: int, peers: int, slowest_bps: float, vm_bps: float
+    ) -> float:
         """Return the transfer seconds of a round at full scale."""
         gradient_bytes = self.compression.gradient_bytes(model, parameters)
         return self.exchange.transfer_s(gradient_bytes, peers, slowest_bps, vm_bps)

@@ -10,16 +10,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cloud.networks import vm_limit
-from experiments.catalog import StepTime, models, step_time
-from experiments.emulation.ballast import ballast, ballast_error, largest_scale
-from experiments.emulation.bytes_scale import HIVEMIND_PART_BYTES, Traffic, bytes_scale, parts_of
-from experiments.emulation.host_load import KERNEL_WINDOWS_SWITCH_S_PER_GB, SWITCH_S_PER_GB
-from experiments.emulation.windows import stream_limit
+from experiments.catalog import Model, StepTime, step_time
+from experiments.emulation.accelerators import HOST, PADDED, REAL, is_padded
+from experiments.emulation.ballast import Ballast, ballast, ballast_error, largest_scale
+from experiments.emulation.bytes_scale import (
+    HIVEMIND_PART_BYTES,
+    WARNING,
+    Traffic,
+    bytes_scale,
+    parts_of,
+)
+from experiments.emulation.host_load import HALF, KERNEL_WINDOWS_SWITCH_S_PER_GB, SWITCH_S_PER_GB
+from experiments.emulation.windows import StreamLimit, stream_limit
 from experiments.schema.errors import SpecError
 from experiments.schema.models import Emulation, ExperimentSpec
+from experiments.schema.trained_model import model_of
 
 CALC_S = 14.0  # raw calculation per epoch: long relative to progress reports (1 s), short enough for the user
 REPORT_S = 1.0  # a report costs five DHT stores; one per second was measured to be harmless
@@ -51,6 +59,7 @@ class EmulationPlan:
     window_bytes: float | None  # kernel: TCP window of a stream at full scale; None: no limit
     reasons: tuple[str, ...]  # one sentence for each value
     matrices: tuple[tuple[int, int], ...] = ()  # in the ballast; the rest is vectors
+    accelerators: str = PADDED  # see `experiments.emulation.accelerators`
 
 
 def resolve_emulation(spec: ExperimentSpec, cores: int) -> EmulationPlan:
@@ -63,6 +72,8 @@ def resolve_emulation(spec: ExperimentSpec, cores: int) -> EmulationPlan:
         raise SpecError.of(
             spec.name, "has 'emulation: null', so it cannot be emulated; remove the key to allow it"
         )
+    if not is_padded(spec):
+        return _on_host(spec, spec.emulation, cores)
     accelerators = [g.alternatives[0].accelerators for g in spec.peers for _ in range(g.count)]
     peers = [_times(spec, accelerator) for accelerator in accelerators]
     n, batch, target = len(peers), spec.swarm.batch_size, spec.swarm.target_batch_size
@@ -90,25 +101,21 @@ def resolve_emulation(spec: ExperimentSpec, cores: int) -> EmulationPlan:
     last_s = max(coalesce[a] * _step_s(times, batch) for a, times in zip(accelerators, peers, strict=True))
     epoch_s = method.schedule.epoch_s(calc_s, comm_s, last_s / time_scale)
     study_epoch_s = method.schedule.epoch_s(study_calc_s, comm_s * time_scale, last_s)
-    total = models()[spec.model].parameters
-    reasons += method.compression.plan_reasons(spec.model, total)
-    traffic = Traffic(
-        peers=n,
-        parameters=total,
-        bytes_per_value=method.compression.bytes_per_value,
-        slowest_bps=slowest_bps,
-        vm_bps=vm_limit(),
+    model = model_of(spec)
+    reasons += method.compression.plan_reasons(model.averaged_as, model.parameters)
+    traffic = replace(
+        _traffic(spec, model, limit),
         transfer_s=_transfer_s(spec, slowest_bps) / time_scale,
         epoch_s=epoch_s,
         time_scale=time_scale,
         parts=None if spec.emulation.parts == "auto" else spec.emulation.parts,
-        switch_s_per_gb=KERNEL_WINDOWS_SWITCH_S_PER_GB if limit.windows == "kernel" else SWITCH_S_PER_GB,
-        sent_values=method.compression.sent_values(spec.model, total),
         largest_scale=None
-        if method.compression.rank is None
-        else largest_scale(spec.model, method.compression),
+        if method.compression.rank is None or spec.task is not None
+        else largest_scale(model.name, method.compression),
     )
     requested, given_by = spec.emulation.bytes_scale, "as given"
+    if requested == "auto" and spec.task is not None:
+        requested, given_by = 1.0, "the task's own model is trained"
     if requested == "auto":
         requested, given_by = limit.bytes_scale, "required by the kernel windows"
     chosen = bytes_scale(traffic, cores, requested, given_by)
@@ -116,9 +123,10 @@ def resolve_emulation(spec: ExperimentSpec, cores: int) -> EmulationPlan:
     sent_bytes, parts = traffic.sent_bytes(chosen.scale), traffic.parts_at(chosen.scale)
     why = "as given" if traffic.parts else parts_of(n, sent_bytes, chosen.scale)[1]
     reasons.append(f"parts {parts}: {why}")
-    made = ballast(spec.model, method.compression, chosen.scale)
+    whole = spec.task is not None  # its own model is trained, without ballast
+    made = Ballast(model.parameters) if whole else ballast(model.name, method.compression, chosen.scale)
     if made is None:
-        raise SpecError.of(spec.name, ballast_error(spec.model, method.compression, chosen.scale))
+        raise SpecError.of(spec.name, ballast_error(model.name, method.compression, chosen.scale))
 
     return EmulationPlan(
         bytes_scale=chosen.scale,
@@ -149,13 +157,13 @@ def full_size(spec: ExperimentSpec) -> EmulationPlan:
 
     The duration is estimated from measured step times. It is unknown if one accelerator has none.
     """
-    model, batch, target = models()[spec.model], spec.swarm.batch_size, spec.swarm.target_batch_size
+    model, batch, target = model_of(spec), spec.swarm.batch_size, spec.swarm.target_batch_size
     n = spec.peer_count
     method = spec.swarm.method
-    sent_bytes = method.compression.gradient_bytes(spec.model, model.parameters) / n
+    sent_bytes = method.compression.gradient_bytes(model.averaged_as, model.parameters) / n
     accelerators = [g.alternatives[0].accelerators for g in spec.peers for _ in range(g.count)]
     plain = spec.swarm.plain
-    known = [t for a in accelerators if (t := step_time(spec.model, a, plain=plain)) is not None]
+    known = [t for a in accelerators if (t := step_time(spec.timed_as, a, plain=plain)) is not None]
     calc_s, comm_s = None, _comm_s(spec, vm_limit())
     if len(known) == n and model.kind != "digits":  # digits' step time is a padding target, not a measurement
         calc_s = target / sum(batch / _step_s(times, batch) for times in known)
@@ -181,6 +189,68 @@ def full_size(spec: ExperimentSpec) -> EmulationPlan:
         windows="",
         window_bytes=None,
         reasons=(),
+        accelerators=REAL,
+    )
+
+
+def _on_host(spec: ExperimentSpec, emulation: Emulation, cores: int) -> EmulationPlan:
+    """Return the plan for unpadded steps: an emulated network, nothing scaled, and an unknown duration of calculation."""
+    model, limit = model_of(spec), stream_limit(spec, emulation)
+    n, method, comm_s = spec.peer_count, spec.swarm.method, _comm_s(spec, limit.slowest_bps)
+    real = full_size(spec)
+    traffic = replace(
+        _traffic(spec, model, limit),
+        transfer_s=_transfer_s(spec, limit.slowest_bps),
+        parts=real.parts if emulation.parts == "auto" else emulation.parts,
+    )
+    shared = f", which {n} peers share" if n > 1 else ""
+    reasons = [
+        "accelerators host: a step takes as long as this machine's CPU needs with one thread; calculation times are those "
+        f"of this machine{shared}, not of the accelerators",
+        "bytes_scale 1, time_scale 1, samples_scale 1: the model itself is trained",
+        limit.reason,
+        *method.compression.plan_reasons(model.averaged_as, model.parameters),
+    ]
+    if method.schedule.has_rounds and n > 1:
+        switch = traffic.load(1.0, cores).switch
+        busy = f"the switch is expected to use {100 * switch:.0f} % of its one core during transfers"
+        reasons.append(busy)
+        if switch >= HALF:
+            reasons.append(
+                f"{WARNING}{busy}: averaging may take longer than the network alone would cause; use a slower network, a "
+                "smaller model or stronger compression"
+            )
+    return replace(
+        real,
+        parts=traffic.parts_at(1.0),
+        part_size_bytes=math.ceil(traffic.sent_bytes(1.0) / traffic.parts_at(1.0)),
+        calc_s=None,
+        comm_s=comm_s,
+        epoch_s=None,
+        study_calc_s=None,
+        study_epoch_s=None,
+        reckoned_epoch_s=max(comm_s, spec.swarm.matchmaking_time_s),
+        windows=limit.windows,
+        window_bytes=limit.window_bytes,
+        reasons=tuple(reasons),
+        accelerators=HOST,
+    )
+
+
+def _traffic(spec: ExperimentSpec, model: Model, limit: StreamLimit) -> Traffic:
+    """Return the traffic of a round at full scale, without the times of an epoch."""
+    compression = spec.swarm.method.compression
+    return Traffic(
+        peers=spec.peer_count,
+        parameters=model.parameters,
+        bytes_per_value=compression.bytes_per_value,
+        slowest_bps=limit.slowest_bps,
+        vm_bps=vm_limit(),
+        transfer_s=0.0,
+        epoch_s=0.0,
+        time_scale=1.0,
+        switch_s_per_gb=KERNEL_WINDOWS_SWITCH_S_PER_GB if limit.windows == "kernel" else SWITCH_S_PER_GB,
+        sent_values=compression.sent_values(model.averaged_as, model.parameters),
     )
 
 
@@ -192,16 +262,18 @@ def _comm_s(spec: ExperimentSpec, slowest_bps: float) -> float:
 
 
 def _transfer_s(spec: ExperimentSpec, slowest_bps: float) -> float:
-    parameters = models()[spec.model].parameters
-    return spec.swarm.method.transfer_s(spec.model, parameters, spec.peer_count, slowest_bps, vm_limit())
+    model = model_of(spec)
+    return spec.swarm.method.transfer_s(
+        model.averaged_as, model.parameters, spec.peer_count, slowest_bps, vm_limit()
+    )
 
 
 def _times(spec: ExperimentSpec, accelerator: str) -> StepTime:
-    times = step_time(spec.model, accelerator, plain=spec.swarm.plain)
+    times = step_time(spec.timed_as, accelerator, plain=spec.swarm.plain)
     if times is None:
         raise SpecError.of(
             spec.name,
-            f"no step time is known for {spec.model} on {accelerator}; choose another model or accelerator",
+            f"no step time is known for {spec.timed_as} on {accelerator}; choose another model or accelerator",
         )
     return times
 
@@ -214,7 +286,7 @@ def _coalesce(spec: ExperimentSpec) -> tuple[dict[str, int], str]:
     """Return the steps per report by accelerator, for all alternatives with a known step time, and the reason."""
     batch = spec.swarm.batch_size
     accelerators = dict.fromkeys(r.accelerators for group in spec.peers for r in group.alternatives)
-    known = {a: step_time(spec.model, a, plain=spec.swarm.plain) for a in accelerators}
+    known = {a: step_time(spec.timed_as, a, plain=spec.swarm.plain) for a in accelerators}
     step_s = {a: _step_s(times, batch) for a, times in known.items() if times is not None}
     most = max(1, spec.swarm.target_batch_size // (spec.peer_count * batch))
     found = {a: min(most, max(1, round(REPORT_S / seconds))) for a, seconds in step_s.items()}

@@ -5,19 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
+from typing import ClassVar
 
 from cloud.networks.network import Network, NetworkError
 from cloud.networks.windows import kernel_bytes_scale
 from cloud.places import PlaceError, expand, nearest
 from experiments.averaging.powersgd import halves
 from experiments.averaging.records import Setting
-from experiments.catalog import models, step_time, step_times
+from experiments.catalog import Model, models, step_time, step_times
+from experiments.emulation.accelerators import PADDED, resolved
 from experiments.emulation.ballast import ballast, ballast_error
 from experiments.emulation.windows import windows_of
 from experiments.parse.document import Path
 from experiments.schema import fields as f
-from experiments.schema.models import Data, Emulation, ExperimentSpec, PeerGroup, Swarm
+from experiments.schema.models import Data, Emulation, ExperimentSpec, PeerGroup, Swarm, Task, timed_as
+from experiments.schema.trained_model import known_model
+from experiments.tasks.errors import TaskError
+from experiments.tasks.settings import read_settings
 
+_NOT_IMAGES = ("language", "speech")  # kinds of models for which no data set is made
 _PROTECTED = ("SECRET", "PASSWORD", "TOKEN", "ACCESS_KEY", "PRIVATE_KEY")
 _SCALE_TOLERANCE = 0.02  # the kernel's windows are not more exact
 # The target is not known here, and on rented VMs no network is emulated.
@@ -27,6 +33,8 @@ _RENTED = "or, to rent VMs there, set 'emulation: null' (or emulation.network to
 @dataclass(frozen=True)
 class Parts:
     """Parts of an experiment that are valid on their own. None: not valid."""
+
+    GIVEN: ClassVar = ("model", "task", "code", "requirements")
 
     model: str | None
     data: Data | None
@@ -38,6 +46,8 @@ class Parts:
     min_peers: int | None = None
     network_tuning: str | None = "default"
     bad: frozenset[Path] = frozenset()  # paths of invalid values; the parts above have their defaults
+    task: Task | None = None
+    given: frozenset[str] = frozenset()  # keys of GIVEN that have a value, valid or not
 
     @classmethod
     def of(cls, spec: ExperimentSpec) -> Parts:
@@ -45,12 +55,18 @@ class Parts:
         names = tuple(group.name for group in spec.peers)
         return cls(
             spec.model, spec.data, spec.swarm, names, spec.peers, spec.emulation, tuple(spec.envs), spec.min_peers,
-            spec.network_tuning,
+            spec.network_tuning, task=spec.task, given=frozenset(key for key in cls.GIVEN if getattr(spec, key)),
         )  # fmt: skip
+
+    @property
+    def size(self) -> Model | None:
+        """The model's size; None: unknown."""
+        return known_model(self.model, self.task, self.data)
 
 
 def cross_problems(parts: Parts) -> Iterator[tuple[Path, str]]:
     """Yield path and message for each violated rule."""
+    yield from _trained(parts)
     yield from _groups(parts)
     yield from _batch(parts)
     yield from _averaging(parts)
@@ -58,11 +74,33 @@ def cross_problems(parts: Parts) -> Iterator[tuple[Path, str]]:
     yield from _optimizer(parts)
     yield from _secrets(parts)
     if parts.emulation is not None:
-        yield from _step_times(parts)
+        yield from _accelerators(parts, parts.emulation)
         yield from _size(parts, parts.emulation)
         yield from _network(parts, parts.emulation)
         yield from _windows(parts, parts.emulation)
         yield from _preempt(parts, parts.emulation)
+
+
+def _trained(parts: Parts) -> Iterator[tuple[Path, str]]:
+    """Rules about `model` and `task`."""
+    if not parts.given & {"model", "task"}:
+        if not parts.bad & {("model",), ("task",)}:
+            yield ("model",), "is missing; add the key 'model', or 'task'"
+        return
+    if {"model", "task"} <= parts.given:
+        yield ("task",), "found both 'model' and 'task'; give exactly one of them"
+        return
+    if "task" not in parts.given:
+        keys: list[Path] = [(key,) for key in ("code", "requirements") if key in parts.given]
+        if parts.data is not None and parts.data.pipeline is not None:
+            keys.append(("data", "pipeline"))
+        for path in keys:
+            yield path, "belongs to a 'task'; give one instead of 'model', or remove the key"
+    if parts.task is not None and parts.task.name is not None:
+        try:
+            read_settings(parts.task.name, parts.task.settings)
+        except TaskError as error:
+            yield ("task", "with"), str(error)
 
 
 def _groups(parts: Parts) -> Iterator[tuple[Path, str]]:
@@ -111,7 +149,8 @@ def _averaging(parts: Parts) -> Iterator[tuple[Path, str]]:
     method = parts.swarm.method
     peers = sum(group.count for group in parts.peers if group) if _counts_known(parts) else None
     samples_scale = 1 if parts.emulation is None else parts.emulation.samples_scale
-    yield from method.problems(Setting(parts.model, peers, samples_scale))
+    size = parts.size
+    yield from method.problems(Setting(size and size.averaged_as, peers, samples_scale))
     rank, scale = method.compression.rank, _required_scale(parts)
     if parts.model is None or rank is None or scale is None or not halves(parts.model, rank):
         return
@@ -163,21 +202,57 @@ def _secrets(parts: Parts) -> Iterator[tuple[Path, str]]:
             yield ("envs", name), f"'{name}' looks like a secret; write it under secrets as '{name}: null'"
 
 
-def _step_times(parts: Parts) -> Iterator[tuple[Path, str]]:
-    if parts.model is None:
+def _accelerators(parts: Parts, emulation: Emulation) -> Iterator[tuple[Path, str]]:
+    if parts.model is None and parts.task is None:
         return
-    known = sorted(accelerator for model, accelerator in step_times() if model == parts.model)
+    at: Path = ("emulation", "accelerators")
+    if resolved(emulation, parts.task) == PADDED:
+        yield from _step_times(parts, timed_as(parts.model, parts.task))
+        return
+    kind = None if parts.model is None else models()[parts.model].kind
+    if kind in _NOT_IMAGES:
+        yield (
+            at,
+            f"'host' trains {parts.model} itself, for which this version has no data; use padded, or a 'task'",
+        )
+    for key in ("bytes_scale", "time_scale", "samples_scale"):
+        if getattr(emulation, key) not in ("auto", 1):
+            yield (
+                ("emulation", key),
+                f"found {getattr(emulation, key):g}; nothing is scaled down where steps take as long as the machine needs "
+                "(emulation.accelerators: host); remove the key",
+            )
+
+
+def _step_times(parts: Parts, name: str | None) -> Iterator[tuple[Path, str]]:
+    if name is None:
+        yield (
+            ("emulation", "accelerators"),
+            "'padded' needs a step time, and none is known of this task; use host",
+        )
+        return
+    known = sorted(accelerator for model, accelerator in step_times() if model == name)
     for path, _, accelerator in _resources(parts):
-        if step_time(parts.model, accelerator) is None:
+        if step_time(name, accelerator) is None:
             allowed = f"known for it: {', '.join(known)}" if known else "none is known for this model"
             yield (
                 (*path, "accelerators"),
-                f"no step time is known for {parts.model} on {accelerator} ({allowed}); "
+                f"no step time is known for {name} on {accelerator} ({allowed}); "
                 "it cannot be emulated: choose another pair, or set 'emulation: null'",
             )
 
 
 def _size(parts: Parts, emulation: Emulation) -> Iterator[tuple[Path, str]]:
+    at: Path = ("emulation", "bytes_scale")
+    if (
+        parts.task is not None
+        and resolved(emulation, parts.task) == PADDED
+        and emulation.bytes_scale not in ("auto", 1)
+    ):
+        yield (
+            at,
+            f"found {emulation.bytes_scale:g}; a task's own model is trained, which cannot be reduced: remove the key",
+        )
     if parts.model is None or emulation.bytes_scale == "auto":
         return
     total, least = models()[parts.model].parameters, models()["digits"].parameters
@@ -237,7 +312,12 @@ def _kernel_scale(parts: Parts, emulation: Emulation, at: Path) -> Iterator[tupl
     if emulation.network == f.NO_NETWORK:
         return
     scale, given = kernel_bytes_scale(), emulation.bytes_scale
-    if given != "auto" and abs(given / scale - 1) > _SCALE_TOLERANCE:
+    if parts.task is not None or resolved(emulation, parts.task) != PADDED:
+        yield (
+            at,
+            f"kernel windows need bytes_scale {scale:.1f}, but the model that is trained here is not scaled down; use paced",
+        )
+    elif given != "auto" and abs(given / scale - 1) > _SCALE_TOLERANCE:
         yield (
             ("emulation", "bytes_scale"),
             f"found {given:g}; kernel windows have a fixed size, which corresponds to the paper's at {scale:.1f}: remove the key",

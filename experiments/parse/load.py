@@ -23,6 +23,7 @@ from experiments.parse.matrix import Variant, choose, expand, is_matrix, several
 from experiments.parse.matrix_schema import with_matrix
 from experiments.parse.messages import problems_of, wrong_paths
 from experiments.parse.price_books import find_price_books
+from experiments.parse.task_files import find_task_files
 from experiments.schema.errors import MatrixError, Problem, SpecError
 from experiments.schema.models import ExperimentSpec, PeerGroup
 
@@ -124,7 +125,7 @@ def find(path_or_name: str, *, shipped: bool = False) -> Path:
 def library() -> list[LibraryEntry]:
     """Return the experiments that ship with orch, by name."""
     return [
-        LibraryEntry(spec.name, spec.description, spec.model, spec.peer_count, path)
+        LibraryEntry(spec.name, spec.description, spec.trains, spec.peer_count, path)
         for path in (_LIBRARY / f"{name}.yaml" for name in _library_names())
         for spec in load_all(str(path))
     ]
@@ -132,7 +133,7 @@ def library() -> list[LibraryEntry]:
 
 def to_document(spec: ExperimentSpec) -> dict[str, Any]:
     """Convert to the resolved document in JSON types, defaults included. It contains no secrets."""
-    return spec.model_dump(mode="json")
+    return spec.model_dump(mode="json", by_alias=True)
 
 
 def from_document(document: dict[str, Any]) -> ExperimentSpec:
@@ -173,6 +174,7 @@ def _overridden(variant: Variant, overrides: Sequence[str]) -> ExperimentSpec:
     for override in overrides:
         _overrides.apply(variant.document, override)
     find_price_books(variant.document)
+    find_task_files(variant.document)
     return _resolve(variant.document)
 
 
@@ -275,6 +277,8 @@ def _sound_parts(data: dict[str, Any], bad: frozenset[_document.Path]) -> Parts:
     envs = tuple(part("envs") or ())
     return Parts(
         model=part("model"),
+        task=part("task"),
+        given=frozenset(key for key in Parts.GIVEN if data.get(key)),
         data=part("data"),
         swarm=part("swarm"),
         names=tuple(names),

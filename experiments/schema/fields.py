@@ -23,7 +23,9 @@ from experiments.averaging.methods import (
 )
 from experiments.averaging.records import Record
 from experiments.catalog import ACCELERATORS, models, networks, price_books
+from experiments.schema.requirements import RequirementError, parse_requirement
 from experiments.schema.shards import ShardPatternError, shard_urls
+from experiments.tasks.settings import SETTINGS
 
 MAX_PEERS = 64
 _T = TypeVar("_T")
@@ -150,6 +152,14 @@ def _shards(value: str) -> str:
     return value
 
 
+def _requirement(value: str) -> str:
+    try:
+        parse_requirement(value)
+    except RequirementError as error:
+        raise complain(str(error)) from error
+    return value
+
+
 def _endpoint(value: str) -> str:
     if not value:
         return value
@@ -202,6 +212,20 @@ GroupName = Annotated[
 ]
 EnvironmentName = Annotated[str, word("[A-Za-z_][A-Za-z0-9_]{0,99}", "an environment variable's name")]
 ModelName = Annotated[str, _one_of("model", lambda: tuple(models()))]
+TaskName = Annotated[str, _one_of("task", lambda: tuple(SETTINGS))]
+FILE_AND_NAME = re.compile(r"(?P<file>.+\.py):(?P<name>[A-Za-z_][A-Za-z0-9_]*)")
+TaskFunction = Annotated[
+    str,
+    Field(max_length=1000),
+    word(FILE_AND_NAME.pattern, "a Python file and a function in it, such as my_task.py:build"),
+]
+PipelineName = Annotated[
+    str,
+    Field(max_length=1000),
+    word(FILE_AND_NAME.pattern, "a Python file and a name in it, such as my_task.py:PIPELINE"),
+]
+FilePath = Annotated[str, Field(min_length=1, max_length=1000)]
+Requirement = Annotated[str, Field(max_length=1000), AfterValidator(_requirement)]
 PriceBook = Annotated[
     str,
     BeforeValidator(joined_books),

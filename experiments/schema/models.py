@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
+from pathlib import PurePath
 from typing import Annotated, Any, Literal, get_type_hints
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetJsonSchemaHandler, model_validator
@@ -22,6 +23,7 @@ from experiments.averaging.records import AveragingMethod
 from experiments.averaging.single_peer import SINGLE_PEER
 from experiments.schema import fields as f
 from experiments.schema.limits import Limits
+from experiments.tasks.settings import SETTINGS
 
 
 class _Section(BaseModel):
@@ -47,6 +49,73 @@ class Optimizer(_Section):
     def as_mapping(self) -> dict[str, Any]:
         """Return the keys that are set, for the peer's config."""
         return {key: value for key, value in self.model_dump().items() if value is not None}
+
+
+class Workers(_Section):
+    """What runs the input pipeline on each peer."""
+
+    kind: Literal["thread", "process"] = Field(
+        default="thread",
+        description="thread: threads of the peer, for pipelines of NumPy and PIL; process: processes of their own, for "
+        "pipelines that spend their time in Python.",
+    )
+    count: int = Field(default=1, ge=1, le=256, description="Number of threads or processes.")
+    in_order: bool = Field(
+        default=True, description="false: batches are made of the samples that are decoded first."
+    )
+
+
+_Shape = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(strict=False)]
+_ShapeCount = Annotated[tuple[_Shape, Annotated[int, Field(ge=1)]], Field(strict=False)]
+
+
+class TaskFacts(_Section):
+    """What orch found when it built the task. Written by orch into plans and runs; leave it out of your files."""
+
+    sha256: Annotated[str, f.word("[0-9a-f]{64}", "a SHA-256 in hexadecimal")] = Field(
+        description="SHA-256 of code, requirements and settings."
+    )
+    parameters: int = Field(ge=1, description="Number of parameters that are trained and averaged.")
+    shapes: Annotated[tuple[_ShapeCount, ...], Field(strict=False)] = Field(
+        default=(), description="Shapes of these parameters: [[sides], number of tensors]."
+    )
+
+
+class Task(_Section):
+    """A model with its loss, evaluation and input pipeline (docs/tasks.md). A name alone means `{name: ...}`."""
+
+    name: f.TaskName | None = Field(
+        default=None, description=f"A built-in task: {', '.join(SETTINGS)}. Give either this or python."
+    )
+    python: f.TaskFunction | None = Field(
+        default=None,
+        description="file.py:function of your own task. The file is shipped to the peers. Relative paths start at this "
+        "file's folder.",
+    )
+    settings: dict[str, Any] = Field(
+        default_factory=dict,
+        alias="with",
+        description="Settings of the task. Of a built-in one, `config`, `tokenizer` and `weights` may be files, which are "
+        "shipped too.",
+    )
+    facts: TaskFacts | None = Field(
+        default=None, description="Written by orch into plans and runs; leave it out."
+    )
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Task:
+        if (self.name is None) == (self.python is None):
+            found = "neither 'name' nor 'python'" if self.name is None else "both 'name' and 'python'"
+            raise f.complain(f"found {found}; give exactly one of them")
+        return self
+
+    @property
+    def title(self) -> str:
+        """Its name in plans and reports: "masked-lm", "my_task:build"."""
+        if self.python is None:
+            return str(self.name)
+        path, _, function = self.python.rpartition(":")
+        return f"{PurePath(path).stem}:{function}"
 
 
 class Data(_Section):
@@ -76,6 +145,21 @@ class Data(_Section):
     )
     dataset: Literal["digits"] = Field(
         default="digits", description="Data set that `orch data make` creates for these shards."
+    )
+    pipeline: f.PipelineName | None = Field(
+        default=None,
+        description="file.py:NAME of a Pipeline that replaces the task's, also for held-out samples. The file is shipped with "
+        "the task. Relative paths start at this file's folder.",
+    )
+    workers: Workers = Field(default_factory=Workers, description="What decodes samples on each peer.")
+    bad_samples: Literal["fail", "skip"] = Field(
+        default="fail",
+        description="What happens to a sample that cannot be decoded. fail: it ends the run; skip: it is left out and counted.",
+    )
+    bytes_per_sample: Annotated[float, Field(gt=0, le=1e9)] | None = Field(
+        default=None,
+        description="Bytes of a sample in the shards, for the cost of reading them. Default: that of the model in "
+        "experiments/models.csv; of a task, what `orch launch` finds in the first shard.",
     )
 
 
@@ -205,6 +289,11 @@ class Preempt(_Section):
 class Emulation(_Section):
     """How the run is scaled down on the emulated cloud. Reports convert the figures to full scale."""
 
+    accelerators: Literal["auto", "padded", "host"] = Field(
+        default="auto",
+        description="How long a step takes. padded: as long as on the accelerator, by experiments/accelerators.csv; host: as "
+        "long as the machine itself needs, and nothing is scaled down; auto: padded for `model`, host for `task`.",
+    )
     bytes_scale: f.ScaleOrAuto = Field(
         default="auto", description="Factor by which gradients and bandwidths are reduced."
     )
@@ -248,6 +337,17 @@ def _auto(value: Any) -> Any:
     return {} if value == "auto" else value
 
 
+def _named(value: Any) -> Any:
+    return {"name": value} if isinstance(value, str) else value
+
+
+class _OrNameInSchema:
+    """Add to the JSON Schema that a built-in task's name stands for the section with this name."""
+
+    def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {"anyOf": [handler(core), {"enum": list(SETTINGS)}]}
+
+
 class _OrAutoInSchema:
     """Add to the JSON Schema that the word auto stands for the section's defaults."""
 
@@ -256,16 +356,36 @@ class _OrAutoInSchema:
 
 
 _EmulationOrAuto = Annotated[Emulation, BeforeValidator(_auto), _OrAutoInSchema()]
+_TaskOrName = Annotated[Task, BeforeValidator(_named), _OrNameInSchema()]
 
 
 class ExperimentSpec(_Section):
     """One experiment: a model, a data set, a target batch size and peers by location."""
 
+    model_config = ConfigDict(json_schema_extra={"anyOf": [{"required": ["model"]}, {"required": ["task"]}]})
+
     name: Annotated[
         str, f.word("[a-z0-9][a-z0-9-]{0,39}", "an experiment's name: a-z, 0-9 and '-', at most 40")
     ] = Field(description="Name of the experiment. Run ids begin with it.")
     description: f.Text = Field(default="", description="One sentence, shown by `orch experiments`.")
-    model: f.ModelName = Field(description="Name of a model in experiments/models.csv.")
+    model: f.ModelName | None = Field(
+        default=None,
+        description="Name of a model in experiments/models.csv. Give either this or task.",
+    )
+    task: _TaskOrName | None = Field(
+        default=None, description="What is trained: a built-in task or your own. Give either this or model."
+    )
+    code: Annotated[tuple[f.FilePath, ...], Field(strict=False, max_length=1000)] = Field(
+        default=(),
+        description="Files and folders that the task needs besides its own file, at most 50 MB in all. Each is copied under "
+        "its own name into the folder from which the peers import. Relative paths start at this file's folder.",
+    )
+    requirements: Annotated[tuple[f.Requirement, ...], Field(strict=False, max_length=100)] = Field(
+        default=(),
+        description="Python packages that the task needs, as in pip's requirements.txt: `name==1.2`, the path of a wheel, or "
+        "`--find-links FOLDER` with wheels, which are shipped. VMs install them; on this machine they must be installed. "
+        "They cannot replace the packages that the peer needs.",
+    )
     data: Data
     swarm: Swarm
     peers: Annotated[tuple[PeerGroup, ...], Field(strict=False, min_length=1, max_length=f.MAX_PEERS)] = (
@@ -333,10 +453,28 @@ class ExperimentSpec(_Section):
         """Number of peers in all groups."""
         return sum(group.count for group in self.peers)
 
+    @property
+    def trains(self) -> str:
+        """Name of what is trained: of the model or of the task."""
+        return str(self.model) if self.task is None else self.task.title
+
+    @property
+    def timed_as(self) -> str:
+        """Name under which experiments/accelerators.csv has the step times, if it has them."""
+        return timed_as(self.model, self.task) or self.trains
+
+
+def timed_as(model: str | None, task: Task | None) -> str | None:
+    """Name under which step times are listed: the model, or the setting `model` of a built-in task. None: there is none."""
+    if task is None:
+        return model
+    named = task.settings.get("model") if task.name else None
+    return named if isinstance(named, str) else None
+
 
 def keys_of(section: type[Any]) -> Mapping[str, FieldInfo]:
     """The keys of a section, which is a model or a dataclass."""
     if issubclass(section, BaseModel):
-        return section.model_fields
+        return {info.alias or name: info for name, info in section.model_fields.items()}
     kinds = get_type_hints(section)
     return {key.name: FieldInfo.from_annotated_attribute(kinds[key.name], key) for key in fields(section)}

@@ -56,7 +56,10 @@ model: ${matrix.model}
 
 _SECTIONS: tuple[tuple[str, type[Any]], ...] = (
     ("", schema.ExperimentSpec),
+    ("task", schema.Task),
+    ("task.facts", schema.TaskFacts),
     ("data", schema.Data),
+    ("data.workers", schema.Workers),
     ("swarm", schema.Swarm),
     ("swarm.optimizer", schema.Optimizer),
     ("peers[]", schema.PeerGroup),
@@ -97,7 +100,7 @@ def _default(value: Any, factory: Any) -> str:
         return "see below" if factory() else "empty"
     if value is PydanticUndefined:
         return "required"
-    return "none" if value is None else "empty" if value == "" else f"`{value}`"
+    return "none" if value is None else "empty" if value in ("", ()) else f"`{value}`"
 
 
 if __name__ == "__main__":

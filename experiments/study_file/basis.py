@@ -60,7 +60,7 @@ def _shipped(name: str) -> ExperimentSpec:
 
 
 def _identity(ours: ExperimentSpec, theirs: ExperimentSpec) -> list[tuple[str, Any, Any]]:
-    pairs = [("model", ours.model, theirs.model)]
+    pairs = [("model", ours.trains, theirs.trains)]
     pairs += [(f"swarm.{k}", getattr(ours.swarm, k), getattr(theirs.swarm, k)) for k in _IDENTITY]
     return [*pairs, ("peers", _peers(ours), _peers(theirs))]
 

@@ -292,7 +292,7 @@ def _check_compared_rows(spec: StudySpec, members: Sequence[Member], document: D
     Rows are only checked if all experiments could be read.
     """
     by_row = {(m.spec.name, m.label): m for m in members} if not document.problems else {}
-    rows = {key: member.spec.model for key, member in by_row.items()}
+    rows = {key: member.spec.trains for key, member in by_row.items()}
     against = {key: member.against for key, member in by_row.items() if member.against}
     baseline, labels = spec.compare.baseline, [entry.label for entry in spec.experiments]
     found: list[tuple[tuple[str | int, ...], str]] = [

@@ -83,6 +83,8 @@ class EmulationMeta(JsonRecord):
     comm_s: float | None = None  # expected communication of an epoch, raw
     epoch_s: float | None = None  # expected duration of an epoch, raw; None: its steps were never measured
     study_epoch_s: float | None = None  # the same at full scale
+    # How long a step took: "padded" to the accelerator's time, as long as this "host" needed, or on the "real" accelerator.
+    accelerators: str = "padded"
 
     def steps_per_report(self, accelerator: str) -> int:
         """Return the number of accelerator steps that a peer reports as one."""
@@ -103,10 +105,13 @@ class PriceBookMeta(JsonRecord):
 class ModelMeta(JsonRecord):
     """The requested model, and what was trained in its place."""
 
+    ALWAYS = frozenset({"name", "parameters", "bytes_per_sample", "ran"})
+
     name: str | None = None
     parameters: int | None = None
     bytes_per_sample: float | None = None  # of its data set at full scale
     ran: str | None = None  # description of what was trained
+    sha256: str | None = None  # of a task: its code, requirements and settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

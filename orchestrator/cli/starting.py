@@ -16,10 +16,11 @@ from cloud.targets import TARGETS
 from experiments.schema.models import ExperimentSpec
 from orchestrator.cli.render.assumed import assumed_paths
 from orchestrator.errors import UsageError
-from orchestrator.home import new_run_id
+from orchestrator.home import home_folder, new_run_id
 from orchestrator.launch.machine_checks import machine_obstacles
 from orchestrator.launch.obstacles import verdict_lines
 from orchestrator.launch.plan_run import RunPlan, host_cores, plan_run
+from orchestrator.launch.task_facts import resolve_task
 
 _RUN_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 
@@ -35,8 +36,15 @@ def plan_for(
     price_tolerance: Decimal = TOLERANCE,
     approved: Mapping[str, Any] | None = None,
     check_prices: Callable[[Quoter], None] | None = None,
+    *,
+    build: bool = True,
 ) -> RunPlan:
-    """Plan a run from this machine; see `orchestrator.launch.plan_run.plan_run`."""
+    """Plan a run from this machine; see `orchestrator.launch.plan_run.plan_run`.
+
+    `build`: whether a task may be built to learn its size (`orchestrator.launch.task_facts`). Raises StalePlanError if the
+    task of an approved plan has changed.
+    """
+    spec, task_obstacles = resolve_task(spec, home_folder(), build=build)
     return plan_run(
         spec,
         on,
@@ -46,6 +54,7 @@ def plan_for(
         check_prices=check_prices,
         notes=() if TARGETS[on].rents else assumed_paths(spec),
         today=today(),
+        task_obstacles=task_obstacles,
     )
 
 

@@ -13,6 +13,7 @@ from typing import Any, TypeVar, get_type_hints
 
 from cloud.provider import ProviderError
 from experiments.catalog import step_time
+from experiments.emulation.accelerators import HOST
 from experiments.parse.load import from_document
 from experiments.schema.errors import SpecError
 from metrics.epochs.restarts import records_since_restart
@@ -91,13 +92,14 @@ def host_report(store: RunStore, cloud: Path, switch: dict[str, Any]) -> dict[st
     raw = swarm_epochs(epochs, meta.warmup_epochs, vms=vms)
     chosen = [epoch.epoch for epoch in measured(raw)]
     stretched = stretched_share(records_since_restart(epochs, vms), chosen, _expected_step_s(meta, vms))
-    return host_trust(switch, _pace(cloud / "pace.csv"), spans_of(raw), stretched)
+    calculates = meta.emulation is not None and meta.emulation.accelerators == HOST
+    return host_trust(switch, _pace(cloud / "pace.csv"), spans_of(raw), stretched, calculates=calculates)
 
 
 def _expected_step_s(meta: RunMeta, vms: Sequence[VmRecord]) -> dict[str, float]:
     """Seconds to which the forward and backward passes of a reported step are padded, by VM, on this machine's clock."""
     shrunk = meta.emulation
-    if not meta.emulated or shrunk is None:
+    if not meta.emulated or shrunk is None or shrunk.accelerators == HOST:
         return {}
     try:
         spec = from_document(meta.document)
@@ -106,7 +108,7 @@ def _expected_step_s(meta: RunMeta, vms: Sequence[VmRecord]) -> dict[str, float]
         return {}
     batch, found = spec.swarm.batch_size, {}
     for vm in vms:
-        times = step_time(spec.model, vm.accelerator, plain=spec.swarm.plain)
+        times = step_time(spec.timed_as, vm.accelerator, plain=spec.swarm.plain)
         if times is not None and times.padded:
             step_s = times.forward_s(batch) + times.backward_s(batch)
             found[vm.vm] = step_s * shrunk.steps_per_report(vm.accelerator) / shrunk.time_scale

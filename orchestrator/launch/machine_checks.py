@@ -11,6 +11,7 @@ from experiments.schema.models import ExperimentSpec
 from orchestrator.checks.credentials import cloud_access, missing_packages, package_there
 from orchestrator.launch.obstacles import Obstacle, ObstacleCode
 from orchestrator.launch.rent_checks import STORE_KEYS, clouds_of
+from orchestrator.launch.requirement_checks import absent_requirements
 from orchestrator.launch.secret_values import OWN_SECRET, missing_secrets
 
 
@@ -21,6 +22,8 @@ def machine_obstacles(spec: ExperimentSpec, on: str, environ: Mapping[str, str])
         found.append(Obstacle(ObstacleCode.SECRET_VALUES, missing))
     if TARGETS[on].rents:
         found += [*_own_keys(spec, environ), *_packages(spec), *_credentials(spec, environ)]
+    else:
+        found += absent_requirements(spec)
     return tuple(found)
 
 

@@ -24,6 +24,8 @@ class ObstacleCode(StrEnum):
     # any target
     TOO_MANY_PEERS = "too_many_peers"
     NO_SCALES = "no_scales"  # the step time or the shapes that the emulation needs are unknown
+    TASK = "task"  # it cannot be built
+    REQUIREMENTS = "requirements"  # they would replace packages of the peer
     # the emulated cloud
     EMULATION_NULL = "emulation_null"
     NETWORK_NONE = "network_none"
@@ -44,6 +46,9 @@ class ObstacleCode(StrEnum):
     SECRET_VALUES = "secret_values"
     CLOUD_KEYS = "cloud_keys"  # the cloud's keys would go to another store
     PACKAGES = "packages"
+    TASK_PACKAGES = (
+        "task_packages"  # the emulated peers share this environment, which lacks requirements of the task
+    )
     CREDENTIALS = "credentials"
 
 
@@ -53,6 +58,7 @@ _GROUPS: Mapping[ObstacleCode, ObstacleGroup] = {
     ObstacleCode.SECRET_VALUES: ObstacleGroup.MACHINE,
     ObstacleCode.CLOUD_KEYS: ObstacleGroup.MACHINE,
     ObstacleCode.PACKAGES: ObstacleGroup.MACHINE,
+    ObstacleCode.TASK_PACKAGES: ObstacleGroup.MACHINE,
     ObstacleCode.CREDENTIALS: ObstacleGroup.MACHINE,
 }
 

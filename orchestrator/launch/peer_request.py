@@ -19,6 +19,7 @@ from experiments.averaging.methods import METHOD_KEYS
 from experiments.averaging.records import region_of
 from experiments.averaging.round_limits import averaging_timeout_s
 from experiments.catalog import step_time
+from experiments.emulation.accelerators import HOST
 from experiments.emulation.bytes_scale import chunk_timeout_s
 from experiments.parse.load import from_document
 from experiments.peer.config import PeerConfig
@@ -33,6 +34,7 @@ from orchestrator.core.state import Place
 from orchestrator.launch.keys import run_key, vm_keys
 from orchestrator.launch.rent_checks import aws_buckets
 from orchestrator.launch.rented import BARRIER_S, labels_of, store_node
+from orchestrator.launch.task_code import CODE, WHEELS, TaskCall
 
 _PEER = "experiments.peer.main:main"
 _MONITOR = "experiments.monitor.main:main"
@@ -49,6 +51,10 @@ class RunRequests:
         self._spec = from_document(self._meta.document)
         self.last_epoch = self._spec.measure.warmup_epochs + self._spec.measure.epochs
         self.evaluates = self._spec.data.heldout is not None
+        shipped = (folder.absolute() / name for name in (CODE, WHEELS))
+        self._folders = {path.name: str(path) for path in shipped if path.is_dir()}
+        task = self._spec.task
+        self._requirements = () if task is None else TaskCall.of(self._spec, task).requirements
 
     def peer(self, request: RequestVm, place: Place) -> LaunchRequest:
         """The launch request for a slot's VM and its peer."""
@@ -67,6 +73,8 @@ class RunRequests:
             config=config.to_json(),
             files={"identity.key": keys.identity, "record.key": keys.record},
             max_usd_per_h=place.max_usd_per_h,
+            folders=self._folders,
+            requirements=self._requirements,
         )
         return self._rented(launch, request, place) if target_of(self._meta.target).rents else launch
 
@@ -159,12 +167,15 @@ def peer_config(
     connection.
     """
     spec = from_document(meta.document)
-    emulation, emulated = _known(meta.emulation, "emulation"), bool(meta.emulated)
+    emulation = _known(meta.emulation, "emulation")
+    on_host = emulation.accelerators == HOST
+    emulated = bool(meta.emulated) and not on_host
     c = emulation.time_scale
-    times = step_time(spec.model, place.accelerator, plain=spec.swarm.plain) if emulated else None
+    times = step_time(spec.timed_as, place.accelerator, plain=spec.swarm.plain) if emulated else None
     if emulated and times is None:
-        raise ValueError(f"no step time is known for {spec.model} on {place.accelerator}")
+        raise ValueError(f"no step time is known for {spec.timed_as} on {place.accelerator}")
     batch, swarm = spec.swarm.batch_size, spec.swarm
+    task = None if spec.task is None else TaskCall.of(spec, spec.task)
     matchmaking_s = swarm.matchmaking_time_s / c
     padded = times if times and times.padded else None
     return PeerConfig(
@@ -190,7 +201,7 @@ def peer_config(
         request_timeout_s=min(3.0 / c, 0.6 * matchmaking_s),
         dht_timeout_s=10.0 / c,
         part_size_bytes=max(_MIN_PART_BYTES, _known(emulation.part_size_bytes, "part_size_bytes")),
-        model=spec.model,
+        model=spec.trains,
         emulated=emulated,
         parameters=_known(emulation.parameters, "parameters"),
         matrices=tuple((int(rows), int(columns)) for rows, columns in emulation.matrices),
@@ -204,9 +215,21 @@ def peer_config(
         heldout_shards=shard_urls(spec.data.heldout) if spec.data.heldout else (),
         cache_bytes=int(spec.data.cache_gb * 1e9),
         averaging_region=region_of(place.location),
+        task=None if task is None else _task(task, spec),
+        code_folder="" if task is None else CODE,
+        pipeline="" if task is None else task.pipeline,
+        workers=spec.data.workers.model_dump(),
+        bad_samples=spec.data.bad_samples,
+        threads=1 if on_host else 0,  # peers share this machine's cores
         environment=environment,
         **{key: getattr(swarm, key) for key in METHOD_KEYS},
     )
+
+
+def _task(task: TaskCall, spec: ExperimentSpec) -> dict[str, Any]:
+    """The task in a peer's config."""
+    facts = spec.task.facts if spec.task is not None else None
+    return {"call": task.call, "with": dict(task.settings), "sha256": "" if facts is None else facts.sha256}
 
 
 def _known(value: _T | None, key: str) -> _T:

@@ -17,10 +17,11 @@ from analysis.planning.plan import TOLERANCE, Quoter, book_quoter, plan_of
 from cloud.prices.book import PriceBook, load_for, newest
 from cloud.prices.missing import MissingPrice
 from cloud.targets import TARGETS, Target
-from experiments.catalog import models, step_time
+from experiments.catalog import step_time
 from experiments.emulation.scales import EmulationPlan, resolve_emulation
 from experiments.schema.errors import SpecError
 from experiments.schema.models import ExperimentSpec
+from experiments.schema.trained_model import is_resolved, model_of
 from experiments.wire.orders import MAX_PEERS
 from orchestrator.core.state import RunSpec
 from orchestrator.errors import RefusedError, StalePlanError
@@ -28,6 +29,7 @@ from orchestrator.launch.local_checks import local_obstacles
 from orchestrator.launch.obstacles import Obstacle, ObstacleCode, of_error, refusal
 from orchestrator.launch.rent_checks import rent_obstacles
 from orchestrator.launch.rented import full_scale_emulation, patient, planned_quoter
+from orchestrator.launch.requirement_checks import replaced_pins
 from orchestrator.launch.run_spec import check_money, how_to_add, run_spec
 from orchestrator.quotes import sky_quoter
 
@@ -57,10 +59,11 @@ class RunPlan:
     def launchable(self, run_id: str) -> tuple[EmulationPlan, RunSpec]:
         """The scales and the core's specification for the run with this id.
 
-        Raises RefusedError (money is among the obstacles), UsageError.
+        Raises RefusedError (money is among the obstacles), UsageError, SpecError (its task has not been built).
         """
         if self.obstacles:
             raise refusal(self.spec.name, self.on, self.obstacles)
+        model_of(self.spec)  # raises if its task has not been built
         assert self.emulation is not None
         assert self.core is not None
         return self.emulation, replace(self.core, run_id=run_id)
@@ -81,12 +84,14 @@ def plan_run(
     check_prices: Callable[[Quoter], None] | None = None,
     notes: Iterable[str] = (),
     today: date | None = None,
+    task_obstacles: tuple[Obstacle, ...] = (),
 ) -> RunPlan:
     """Plan a run on this machine ("local") or on rented VMs ("sky") without network access.
 
     `approved`: document of an earlier plan, whose instance types and prices replace today's.
     `check_prices` is called with today's quoter and may raise. `notes`: additional notes for the plan. `today`: for
-    the age of prices; None: unknown. Raises PriceBookError, StalePlanError. Obstacles to a launch are in the plan.
+    the age of prices; None: unknown. `task_obstacles`: why the experiment's task could not be built; a task that has
+    not been built has no scales. Raises PriceBookError, StalePlanError. Obstacles to a launch are in the plan.
     """
     rented = TARGETS[on].rents
     book = _book(spec, approved, rented=rented)
@@ -105,7 +110,7 @@ def plan_run(
         today=today,
     ).as_dict()
     core, money = _core(spec, shown, book, scales, rented=rented, today=today)
-    obstacles = (*_of_experiment(spec, on), *scales.obstacles, *money)
+    obstacles = (*_of_experiment(spec, on), *task_obstacles, *scales.obstacles, *money)
     dated = _outdated(book, spec.prices) if rented else []
     document = {
         "launchable": not obstacles,
@@ -132,6 +137,7 @@ def _of_experiment(spec: ExperimentSpec, on: str) -> Iterable[Obstacle]:
             ObstacleCode.TOO_MANY_PEERS,
             f"{spec.peer_count} peers, but a signed record of the allowlist holds at most {MAX_PEERS}; use fewer",
         )
+    yield from replaced_pins(spec)
     yield from rent_obstacles(spec) if TARGETS[on].rents else local_obstacles(spec)
 
 
@@ -158,6 +164,8 @@ class _Scales(NamedTuple):
 def _scales(spec: ExperimentSpec, cores: int, *, rented: bool) -> _Scales:
     """Resolve the scales."""
     unknown = ("its duration is unknown",)
+    if not is_resolved(spec):
+        return _Scales(None, notes=("its duration is unknown, because its task has not been built",))
     if spec.emulation is None and not rented:  # `local_obstacles` says why
         return _Scales(None, notes=unknown)
     try:
@@ -165,7 +173,7 @@ def _scales(spec: ExperimentSpec, cores: int, *, rented: bool) -> _Scales:
     except SpecError as error:
         return _Scales(None, (of_error(ObstacleCode.NO_SCALES, spec.name, error),), unknown)
     if not rented:
-        return _Scales(expected)
+        return _Scales(expected, notes=unknown if expected.study_epoch_s is None else ())
     if expected.study_epoch_s is None:
         return _Scales(expected, notes=(_unknown_duration(spec),))
     distance = "the duration ignores the distance between the places: averaging may take longer"
@@ -237,10 +245,10 @@ def _outdated(book: PriceBook, prices: str) -> list[str]:
 def _unknown_duration(spec: ExperimentSpec) -> str:
     accelerators = {group.alternatives[0].accelerators for group in spec.peers}
     # A step of such a model takes its padded time, which is not a measurement.
-    defined = models()[spec.model].kind == "digits"
-    unknown = [a for a in sorted(accelerators) if defined or step_time(spec.model, a) is None]
+    defined = model_of(spec).kind == "digits"
+    unknown = [a for a in sorted(accelerators) if defined or step_time(spec.timed_as, a) is None]
     return (
-        f"its duration is unknown: no step of {spec.model} was measured on {', '.join(unknown)}; traffic is estimated as "
+        f"its duration is unknown: no step of {spec.timed_as} was measured on {', '.join(unknown)}; traffic is estimated as "
         f"if each epoch took swarm.matchmaking_time_s ({spec.swarm.matchmaking_time_s:g} s), the minimum; "
         "longer epochs lower the traffic and the reserve"
     )

@@ -18,12 +18,14 @@ from cloud import targets
 from cloud.durable_file import sync_folder
 from cloud.prices.book import PriceBook
 from cloud.targets import Target
-from experiments.catalog import models, step_time
+from experiments.catalog import Model, step_time
+from experiments.emulation.accelerators import is_padded
 from experiments.emulation.scales import EmulationPlan
 from experiments.emulation.windows import windows_of
 from experiments.parse.load import from_document, to_document
 from experiments.schema.models import ExperimentSpec
 from experiments.schema.slots import slots
+from experiments.schema.trained_model import model_of
 from experiments.study_file.basis import paper_basis
 from metrics.records import EventRecord
 from metrics.store.database import DiskFullError, RunStore
@@ -48,6 +50,7 @@ from orchestrator.launch.preemptions import preempt_options
 from orchestrator.launch.rented import sky_meta
 from orchestrator.launch.secret_values import secret_values
 from orchestrator.launch.start_lock import start_lock
+from orchestrator.launch.task_code import ship_task
 from orchestrator.metrics_address import chosen_address
 
 LOCAL = targets.LOCAL.provider
@@ -70,8 +73,8 @@ def prepare(
 
     `provider` is "module:callable", called with the run's folder; it is ignored for rented VMs. Raises
     UsageError if the run exists or the folder cannot be written, HeldError while another process creates it,
-    RefusedError if the budget cannot be kept, SpecError, PriceBookError, StoreError (DiskFullError). After an
-    error, no new folder is left.
+    RefusedError if the budget cannot be kept, StalePlanError if the task's code is not that of the plan, SpecError,
+    PriceBookError, StoreError (DiskFullError). After an error, no new folder is left.
     """
     spec, rented, folder = plan.spec, plan.target.rents, folder_of(home, run_id)
     if (folder / "run.db").exists():
@@ -85,6 +88,7 @@ def prepare(
                 raise UsageError(f"{run_id}: this run exists; continue it with `orch attach {run_id}`")
             try:
                 (folder / "experiment.yaml").write_bytes(file.read_bytes())
+                ship_task(spec, folder)
                 write_environment(folder, spec, plan.target)
                 ceiling = _egress_ceiling(spec, plan.book, emulation, rented=rented)
                 meta = _meta(plan, emulation, run_id, now_s, provider, ceiling)
@@ -129,7 +133,7 @@ def _meta(
     egress_ceiling: EgressCeiling | None,
 ) -> RunMeta:
     spec, book = planned.spec, planned.book
-    model = models()[spec.model]
+    model, task = model_of(spec), spec.task
     figures = paper_basis(spec).published
     return RunMeta(
         run_id=run_id,
@@ -153,13 +157,14 @@ def _meta(
             name=model.name,
             parameters=model.parameters,
             bytes_per_sample=model.bytes_per_sample,
-            ran=_ran(spec),
+            ran=_ran(spec, model),
+            sha256=None if task is None or task.facts is None else task.facts.sha256,
         ),
         warmup_epochs=spec.measure.warmup_epochs,
         epochs=spec.measure.epochs,
         target_batch_size=spec.swarm.target_batch_size,
         raw_target_batch_size=emulation.raw_target_batch_size,
-        sync_work_s={} if spec.emulation is None else _sync_work(spec),
+        sync_work_s=_sync_work(spec) if is_padded(spec) else {},
         published=None if figures is None else asdict(figures),
         versions={"python": platform.python_version(), **{p: _version(p) for p in _PACKAGES}},
         metrics_address=chosen_address(os.environ),
@@ -178,17 +183,19 @@ def _egress_ceiling(
     return EgressCeiling(usd=str(usd), raw_epoch_s=max(1.0, expected_s))
 
 
-def _ran(spec: ExperimentSpec) -> str:
+def _ran(spec: ExperimentSpec, model: Model) -> str:
     """Description of what the peers train."""
-    if models()[spec.model].kind == "digits":
+    if model.kind == "digits":
         return "digits network"
-    return spec.model if spec.emulation is None else "digits network (emulates the model)"
+    if spec.task is not None or not is_padded(spec):
+        return model.name
+    return "digits network (emulates the model)"
 
 
 def _sync_work(spec: ExperimentSpec) -> dict[str, float]:
     """Seconds, at full scale, of a VM's own work around an averaging round, by accelerator."""
     requested = {r.accelerators for slot in slots(spec) for r in slot.places}
-    known = {a: step_time(spec.model, a, plain=spec.swarm.plain) for a in sorted(requested)}
+    known = {a: step_time(spec.timed_as, a, plain=spec.swarm.plain) for a in sorted(requested)}
     return {a: times.sync_work_s for a, times in known.items() if times is not None}
 
 

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from cloud.places import find
 from cloud.vendors import AWS, RENTABLE
 from experiments.catalog import models
+from experiments.emulation.accelerators import is_padded
 from experiments.schema.models import ExperimentSpec
 from experiments.schema.shards import shard_urls
 from orchestrator.launch.obstacles import Obstacle, ObstacleCode
@@ -110,13 +111,13 @@ def _store(spec: ExperimentSpec) -> Iterator[Obstacle]:
 
 
 def _model(spec: ExperimentSpec) -> Iterator[Obstacle]:
-    kind = models()[spec.model].kind
-    if spec.emulation is None and kind not in _TRAINED:
+    kind = models()[spec.model].kind if spec.model is not None else _TRAINED[0]
+    if not is_padded(spec) and kind not in _TRAINED:
         trained = ", ".join(name for name, model in models().items() if model.kind in _TRAINED)
         yield Obstacle(
             ObstacleCode.MODEL_DATA,
             f"{spec.model} trains on {'text' if kind == 'language' else kind}, but the shards that this version streams "
-            f"contain images; choose one of {trained}, or remove 'emulation: null'",
+            f"contain images; choose one of {trained}, give a 'task', or remove 'emulation: null'",
         )
 
 

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from analysis.planning.plan import Quote, Quoter
 from cloud import targets
 from cloud.sky.vm.bootstrap import INSTALL_WITHIN_S, SETUP_WITHIN_S
+from experiments.emulation.accelerators import is_padded
 from experiments.emulation.scales import EmulationPlan, full_size, resolve_emulation
 from experiments.schema.models import ExperimentSpec
 from metrics.store.meta import RunMeta
@@ -40,9 +41,10 @@ def full_scale_emulation(spec: ExperimentSpec, cores: int) -> EmulationPlan:
     """The emulation plan for real VMs: all scales 1, and no emulated network.
 
     With `emulation`, a small network is padded to the model's size and step time (SpecError if that is
-    unknown). With `emulation: null`, the model itself is trained, and no step time is needed.
+    unknown). With `emulation: null`, or accelerators that are not padded, the model itself is trained, and no step time is
+    needed.
     """
-    if spec.emulation is None:
+    if spec.emulation is None or not is_padded(spec):
         return full_size(spec)
     real = {"bytes_scale": 1.0, "time_scale": 1.0, "samples_scale": 1.0, "network": "none"}
     emulation = spec.emulation.model_copy(update=real)
@@ -85,7 +87,7 @@ def sky_meta(meta: RunMeta, spec: ExperimentSpec, home: Path) -> RunMeta:
     return replace(
         meta,
         provider=SKY,
-        emulated=spec.emulation is not None,
+        emulated=is_padded(spec),
         owner=owner(home),
         request_deadline_s=_REQUEST_S,
         observe_deadline_s=_OBSERVE_S,

@@ -159,7 +159,7 @@ def _refuse_unpriced_traffic(
         f"{', '.join(unknown[:3])}{more}"
     )
     if not missing:
-        raise RefusedError(f"{said}; choose a model of experiments/models.csv that has 'bytes_per_sample'")
+        raise RefusedError(f"{said}; set data.bytes_per_sample, the bytes of a sample in the shards")
     latest, names = newest(), names_of(spec.prices)
     own = [name for name in names if name.endswith(".csv")]
     if own in ([], names) and not unpriced_traffic(spec, latest, rented=rented):

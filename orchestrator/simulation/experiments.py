@@ -62,9 +62,9 @@ def of_experiment(
             preempt_per_h=random_per_h,
         )  # fmt: skip
     accelerator = run.slots[0].places[0].accelerator
-    times = step_time(spec.model, accelerator, plain=spec.swarm.plain)
+    times = step_time(spec.timed_as, accelerator, plain=spec.swarm.plain)
     if times is None:
-        raise UsageError(f"{spec.name}: no step time is known for {spec.model} on {accelerator}")
+        raise UsageError(f"{spec.name}: no step time is known for {spec.timed_as} on {accelerator}")
     batch = spec.swarm.batch_size
     model = PeerModel(
         sps=batch / (times.forward_s(batch) + times.backward_s(batch)),

@@ -156,3 +156,15 @@ def test_pace_file_of_a_restarted_host():
     text = f"{header}7,0.001,19,0,,\n{header}9,0.2,18,3,0.25,0.5\n10,0.00"
     assert pace_of(text) == [PaceSecond(7, 0.001, 19, 0, None, None), PaceSecond(9, 0.2, 18, 3, 0.25, 0.5)]
     assert pace_of("") == []
+
+
+def test_peers_that_calculate_on_the_host_are_judged_by_late_packets_only():
+    switch = {**CALM, "by_second": seconds(0, 60)}
+    busy = (switch, pace(0, 60, 2.0, 0.99), [(10.0, 50.0)], None)
+    assert host_trust(*busy)["contended"]
+    found = host_trust(*busy, calculates=True)
+    assert (found["contended"], found["reasons"], found["pressure_share"]) == (False, [], pytest.approx(0.99))
+    late = {**CALM, "by_second": seconds(0, 60, 0.9, 3)}
+    assert len(host_trust(late, *busy[1:], calculates=True)["reasons"]) == 2
+    unknown = host_trust({}, pace(0, 60, 2.0, 0.99), [(10.0, 50.0)], None, calculates=True)
+    assert unknown["contended"] is None

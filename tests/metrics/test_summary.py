@@ -223,6 +223,15 @@ def test_a_run_without_an_epoch_is_null_with_a_warning(tmp_path):
     json.dumps(found, allow_nan=False)
 
 
+def test_calculation_on_the_hosts_cpu_is_said(tmp_path):
+    meta, records = _meta(), _records()
+    meta["emulation"] = {**(meta.get("emulation") or {}), "accelerators": "host"}
+    with _store(tmp_path, meta, records) as store:
+        found = summarise(store)
+    assert found["accelerators"] == "host"
+    assert "nothing is scaled, and calculation times are those of this machine's CPU" in found["warnings"][0]
+
+
 def test_warnings_are_sentences(tmp_path):
     meta, records = _meta(), _records()
     meta["target"] = "loopback"

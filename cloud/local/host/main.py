@@ -259,7 +259,9 @@ class _Host:
             config["listen_port"] += node.index
         contents = {key: base64.b64decode(text) for key, text in order["files"].items()}
         write_vm_folder(
-            vm_folder(self._run_folder, name), {**contents, "config.json": json.dumps(config).encode()}
+            vm_folder(self._run_folder, name),
+            {**contents, "config.json": json.dumps(config).encode()},
+            order.get("folders", {}),
         )
         vm = Vm(name, location, node.ip, node.index, order["program"], not monitor, self._now_s())
         vm.labels = dict(order.get("labels", {}))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -104,8 +105,10 @@ def owned(vm: Vm, run_folder: str) -> Owned:
     )
 
 
-def write_vm_folder(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Create a VM's folder with files that only the user may read, since they may be keys.
+def write_vm_folder(
+    folder: Path, files: Mapping[str, bytes], folders: Mapping[str, str] | None = None
+) -> None:
+    """Create a VM's folder with files that only the user may read, since they may be keys, and copies of `folders`.
 
     Removes an earlier program's status: a new monitor reuses the folder of the previous one.
     """
@@ -117,3 +120,5 @@ def write_vm_folder(folder: Path, files: Mapping[str, bytes]) -> None:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(fd, "wb") as file:
             file.write(content)
+    for name, source in (folders or {}).items():
+        shutil.copytree(source, folder / name, dirs_exist_ok=True)

@@ -9,6 +9,7 @@ from cloud.provider import LaunchRequest
 from cloud.vendors import RENTABLE
 
 FOLDER = "orch-vm"  # in the VM user's home
+MORE_REQUIREMENTS = "more_requirements.txt"  # file on the VM with the packages that the user's task needs
 NEIGHBOURS = "neighbours"  # file on the VM with the internal addresses of its neighbours
 PEERS_VARIABLE = "ORCH_INITIAL_PEERS"  # peers that the program joins, if its config asks for it
 CLOCK_VARIABLE = "ORCH_CLOCK"  # the controller's time and this machine's monotonic time then (experiments.peer.swarm.clock)
@@ -95,15 +96,16 @@ ready() {  # whether the environment in $1 has what the wheel needs
     why=$("$1/bin/python" check_versions.py requirements.txt %(packages)s 2>&1)
 }
 why=""
-if ready /opt/orch/env; then ENV=/opt/orch/env
+UV=$(command -v uv || ls "$HOME/.local/bin/uv" 2>/dev/null)
+index=""; [ "$GPU" != no ] || index="--extra-index-url https://download.pytorch.org/whl/cpu"
+[ "$GPU" != no ] && backend=auto || backend=cpu
+SECONDS=0
+if %(image)sready /opt/orch/env; then ENV=/opt/orch/env
 elif ready "$HOME/orch-env"; then ENV=$HOME/orch-env
 else
     [ -z "$why" ] || echo "orch: the environment of the image does not fit: $why"
     ENV=$HOME/orch-env
-    UV=$(command -v uv || ls "$HOME/.local/bin/uv" 2>/dev/null)
-    index=""; [ "$GPU" != no ] || index="--extra-index-url https://download.pytorch.org/whl/cpu"
     if [ -n "$UV" ]; then
-        [ "$GPU" != no ] && backend=auto || backend=cpu
         { [ -x "$ENV/bin/python" ] || limited %(environment_s)d "$UV" venv -q --python %(python)s "$ENV"; } \
             >> setup.log 2>&1 9>&- &&
             VIRTUAL_ENV=$ENV limited %(install_s)d "$UV" pip install -q --torch-backend "$backend" -r requirements.txt \
@@ -114,7 +116,7 @@ else
     fi || fail "the peer's requirements could not be installed: $(tail -1 setup.log)${why:+ (and the image: $why)}"
     echo "$WANTED" > "$ENV/requirements.sha256"
 fi
-LIB=$HOME/orch-vm/lib-$(basename "$WHEEL" .whl)
+%(more)sLIB=$HOME/orch-vm/lib-$(basename "$WHEEL" .whl)
 [ -d "$LIB" ] || { "$ENV/bin/python" -m zipfile -e "$WHEEL" "$LIB.new" && mv "$LIB.new" "$LIB"; } ||
     fail "$WHEEL cannot be unpacked"
 export PYTHONPATH=$LIB PYTHONSAFEPATH=1 PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
@@ -171,6 +173,16 @@ else report ended $code "its program ended with exit code $code"; fi
 exit $code
 """
 
+# The peer's own versions are constraints: pip fails instead of replacing one. The time is what the steps before have left.
+_MORE = r"""if [ -n "$UV" ]; then
+    VIRTUAL_ENV=$ENV limited $((%(seconds)d - SECONDS)) "$UV" pip install -q --torch-backend "$backend" \
+        -r %(file)s -c requirements.txt >> setup.log 2>&1 9>&-
+else
+    limited $((%(seconds)d - SECONDS)) "$ENV/bin/python" -m pip install -q $index -r %(file)s -c requirements.txt \
+        >> setup.log 2>&1 9>&-
+fi || fail "the task's requirements could not be installed beside the peer's: $(tail -1 setup.log)"
+"""
+
 # If a VM rejects a setting, training continues: setup.log shows which one, and the resulting kernel settings.
 _TUNING = """\
 # network_tuning: wan
@@ -221,6 +233,11 @@ def run_script(
             v.address_command for v in RENTABLE.values() if v.address_command
         ),
         "kill_s": _KILL_S,
+        # Packages are added to the image's environment only if this user may write there.
+        "image": "[ -w /opt/orch/env/bin ] && " if request.requirements else "",
+        "more": _MORE % {"seconds": _ENVIRONMENT_S + _INSTALL_S, "file": MORE_REQUIREMENTS}
+        if request.requirements
+        else "",
         "tuning": tuning_block(request.network_tuning),
         "life_s": round(request.max_life_s or 0),
         "grace_s": 60 * (idle_minutes + 5),

@@ -14,7 +14,7 @@ from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
 
 from cloud.provider import InvalidRequestError, LaunchRequest
-from cloud.sky.vm.bootstrap import CHECK, run_script
+from cloud.sky.vm.bootstrap import CHECK, MORE_REQUIREMENTS, run_script
 from cloud.sky.vm.secrets import seal
 from cloud.targets import SKY
 
@@ -131,6 +131,10 @@ def ship_folder(folder: Path, home: Path, request: LaunchRequest) -> tuple[Path,
     key, sealed = seal(environment, request.files)
     (made / "sealed").write_bytes(sealed)
     (made / "sealed").chmod(0o600)
+    for name, source in request.folders.items():
+        shutil.copytree(source, made / name)
+    if request.requirements:
+        (made / MORE_REQUIREMENTS).write_text("".join(f"{line}\n" for line in request.requirements))
     (made / "setup.sh").write_text(request.setup or ":\n")
     (made / "run.sh").write_text(run_script(request, wheel.name, hashlib.sha256(wanted.encode()).hexdigest()))
     return made, key

@@ -19,6 +19,7 @@ from analysis.compare.published_runs import compared_run, replayed_figures
 from analysis.importers.base import ImportFailed
 from analysis.replay import ReadRun, read_folder
 from analysis.report.study.comparison import Compared
+from experiments.schema.models import Task
 from experiments.study_file.expectations import Expectation
 from experiments.study_file.limits import Limit, read_limits
 from experiments.study_file.load import STUDIES, load_study, studies
@@ -115,7 +116,9 @@ def wanted_study(home: Path, study: StudyDefinition, state: StudyState) -> BlobR
         else:
             folder = run_folder(home, one.result.run_id)
             found.runs[folder] = _Entry(job.label, len(one.counted), job.judged, job.against)
-        model = str(study.documents[job.key].get("model"))
+        document = study.documents[job.key]
+        task = document.get("task")
+        model = str(document.get("model")) if task is None else Task.model_validate(task).title
         found.listed.append((Listed(job.experiment, job.label, model, job.against, missing), folder))
     return found
 

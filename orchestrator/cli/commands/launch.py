@@ -114,7 +114,7 @@ def _launch(
     there = run_folder(home, checked_id(run_id)) / "run.db" if run_id else None
     tolerance = Decimal(str(price_tolerance))
     if dry_run:
-        plan, _ = _choose(experiment, overrides or [], matrix or [], on, plan_file, tolerance)
+        plan, _ = _choose(experiment, overrides or [], matrix or [], on, plan_file, tolerance, measure=False)
         parts = (*plan_verdict(plan), "", plan_table(plan.document) + "\n".join(plan_lines(plan.document)))
         text = "\n".join(parts)
         typer.echo(plan_json(plan) if output is ResultForm.json else text)
@@ -129,7 +129,9 @@ def _launch(
         say(f"{run_id} exists: attaching to it; the file, the plan and --set are ignored")
         _watch(client.attach(run_id, home), home, detach, output)
         return
-    plan, document = _choose(experiment, overrides or [], matrix or [], on, plan_file, tolerance)
+    plan, document = _choose(
+        experiment, overrides or [], matrix or [], on, plan_file, tolerance, measure=True
+    )
     refuse(plan)
     for line in (*plan_verdict(plan), *plan_lines(plan.document)):
         say(line)
@@ -160,11 +162,17 @@ def _choose(
     on: Where | None,
     plan_file: str,
     tolerance: Decimal,
+    *,
+    measure: bool,
 ) -> tuple[RunPlan, bytes]:
-    """Return the plan and the content of the experiment file, from the file or from a saved plan."""
+    """Return the plan and the content of the experiment file, from the file or from a saved plan.
+
+    `measure`: read the size of a task's samples from its store.
+    """
     from experiments.parse.load import load, source
     from orchestrator.cli.starting import plan_for
     from orchestrator.errors import UsageError
+    from orchestrator.launch.measured_samples import with_measured_samples
 
     if not plan_file:
         if not experiment:
@@ -173,7 +181,8 @@ def _choose(
             )
         where = (on or Where.local).value
         spec = load(experiment, overrides, matrix)
-        return plan_for(spec, where, tolerance), source(experiment, spec)
+        measured = with_measured_samples(spec, where) if measure else spec
+        return plan_for(measured, where, tolerance), source(experiment, spec)
     from importlib.metadata import version
 
     import yaml

@@ -195,6 +195,8 @@ def _experiment(
     """Load the experiment; None: none was named. Raises SpecError, UsageError for an option that does not apply."""
     from experiments.parse import load
     from orchestrator.errors import UsageError
+    from orchestrator.home import home_folder
+    from orchestrator.launch.task_facts import resolve_task
 
     given = {"--set": overrides, "--matrix": matrix, "--epochs": epochs is not None}
     if name is None:
@@ -206,7 +208,10 @@ def _experiment(
         raise UsageError(
             "--peers: only without an experiment, which has its own; use --set peers.GROUP.count=N"
         )
-    return load(name, overrides, matrix)
+    spec, obstacles = resolve_task(load(name, overrides, matrix), home_folder())
+    if obstacles:
+        raise UsageError(f"{spec.name}: {obstacles[0].text}")
+    return spec
 
 
 def _command(

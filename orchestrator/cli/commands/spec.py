@@ -63,7 +63,7 @@ def _validate(
 
     Works offline and without credentials. All experiments of a file with a matrix are validated. Each valid file
     gets a verdict: on which targets its experiments can be launched as they are. The obstacles of an experiment
-    that can be launched on none are listed; `orch plan` lists those of one target.
+    that can be launched on none are listed; `orch plan` lists those of one target. A task is not built.
 
     Exit: 0 all files are valid, 2 a file is invalid, 3 an experiment can be launched on no target, or not on --on.
 
@@ -153,7 +153,7 @@ def _show(
         raise _refused(error) from error
     if len(specs) > 1:
         rows = [
-            {"name": s.name, "model": s.model, "peers": s.peer_count, "description": s.description}
+            {"name": s.name, "model": s.trains, "peers": s.peer_count, "description": s.description}
             for s in specs
         ]
         form = Format.json if output is _Document.json else Format.table
@@ -222,7 +222,7 @@ def _target(spec: ExperimentSpec, on: str) -> dict[str, Any]:
     """Whether the experiment can be launched there, as `orch plan` decides it."""
     from orchestrator.cli.starting import plan_for
 
-    document = plan_for(spec, on).document
+    document = plan_for(spec, on, build=False).document
     return {"on": on, "launchable": document["launchable"], "obstacles": document["obstacles"]}
 
 

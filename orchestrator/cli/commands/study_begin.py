@@ -88,7 +88,7 @@ def begin_study(
         on=on.value,
         retries=loaded.spec.contended_retries if TARGETS[on].on_this_host else 0,
         jobs=jobs,
-        documents={m.key: to_document(m.spec) for m in members},
+        documents={key: to_document(plan.spec) for key, plan in planned.items()},
         plans=plans,
         compare={
             "replay": loaded.spec.compare.replay,

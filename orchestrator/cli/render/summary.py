@@ -49,6 +49,16 @@ _TUNED = (
 )
 
 
+def _task_line(task: Mapping[str, Any]) -> str:
+    if task["sha256"] is None:
+        return f"task {task['name']}, which could not be built"
+    size = "of unknown size" if task["bytes_per_sample"] is None else f"of {task['bytes_per_sample']:,} bytes"
+    return (
+        f"task {task['name']}: {task['parameters']:,} parameters, samples {size}; SHA-256 of code, requirements and "
+        f"settings {task['sha256'][:12]}"
+    )
+
+
 def plan_lines(plan: Mapping[str, Any]) -> list[str]:
     """Format a plan (`analysis.planning.plan.Plan.as_dict`) for approval."""
     peers: Sequence[Mapping[str, Any]] = plan["peers"]
@@ -57,6 +67,8 @@ def plan_lines(plan: Mapping[str, Any]) -> list[str]:
         f"{plan['experiment']}: {plan['model']}, {counted(len(peers), 'peer')}, target batch size "
         f"{plan['target_batch_size']:,}, {epochs['warmup']} warm-up + {epochs['measured']} measured epochs"
     ]
+    if task := plan.get("task"):
+        lines.append(f"  {_task_line(task)}")
     if rented:
         lines.append("  Real VMs, rented through SkyPilot" + (_PADDED if plan["emulated"] else ""))
         lines.extend(_TUNED if plan.get("network_tuning") == "wan" else ())

@@ -34,3 +34,21 @@ def test_basis_line_without_kernel_windows(network):
 def test_tuned_rented_vms_are_marked(emulated, tuning):
     line = _line("sky", emulated, {"tuning": tuning, "windows": "", "window_bytes": None})
     assert ("network_tuning: wan" in line) == (tuning == "wan")
+
+
+def test_basis_line_of_a_task_on_the_hosts_cpu():
+    model = {"name": "my_task:build", "ran": "my_task:build", "sha256": "0123456789abcdef" * 4}
+    summary = {
+        "target": "local",
+        "emulated": True,
+        "accelerators": "host",
+        "network": None,
+        "scales": {"bytes": 1, "samples": 1, "time": 1},
+        "model": model,
+    }
+    line = basis_line(summary)
+    assert "calculation times are those of this machine's CPU, not of the accelerators" in line
+    assert "(my_task:build, SHA-256 0123456789ab, was trained); nothing is scaled" in line
+    assert "padded" not in line
+    rented = basis_line({**summary, "target": "sky", "emulated": False, "accelerators": "real"})
+    assert "my_task:build, SHA-256 0123456789ab, was trained" in rented

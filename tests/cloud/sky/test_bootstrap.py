@@ -210,3 +210,35 @@ def test_a_gpu_that_is_not_there_says_so(vm: Callable[..., Vm]):
     assert one.start().wait(30) == 1
     said = one.read("job.json")["error"]
     assert said == "no working GPU driver on this image (nvidia-smi: no devices)"
+
+
+_UV = """#!/bin/sh
+echo "$@" > uv-arguments
+cp "$(dirname "$0")"/../programs/*.py . && cat more_requirements.txt > more-seen
+%s
+"""
+
+
+def test_requirements_of_the_task_are_installed_beside_the_peers(vm: Callable[..., Vm], tmp_path: Path):
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "my_task.py").write_text("x = 1\n")
+    folders = {"code": str(tmp_path / "code")}
+    one = vm("programs:tell", requirements=("--find-links wheels", "mine==1"), folders=folders)
+    uv = one.home / "bin" / "uv"
+    uv.write_text(_UV % "exit 0")
+    uv.chmod(0o755)
+    assert one.start().wait(30) == 7
+    said = (one.folder / "uv-arguments").read_text()
+    assert said == "pip install -q --torch-backend cpu -r more_requirements.txt -c requirements.txt\n"
+    assert (one.folder / "more-seen").read_text() == "--find-links wheels\nmine==1\n"
+    assert (one.folder / "code" / "my_task.py").read_text() == "x = 1\n"
+
+
+def test_requirements_that_cannot_be_installed_end_the_vm_with_one_sentence(vm: Callable[..., Vm]):
+    one = vm("programs:tell", requirements=("mine==1",))
+    uv = one.home / "bin" / "uv"
+    uv.write_text(_UV % "echo there is no mine 1; exit 1")
+    uv.chmod(0o755)
+    assert one.start().wait(30) == 1
+    said = one.read("job.json")["error"]
+    assert said == "the task's requirements could not be installed beside the peer's: there is no mine 1"

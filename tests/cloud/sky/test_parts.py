@@ -362,3 +362,37 @@ def test_a_peek_leaves_the_address_and_prints_two_lines(tmp_path: Path):
     )
     assert parse_peek(done.stdout) == ({}, {"phase": "ready"})
     assert (folder / "address").read_text() == "198.18.2.2\n"
+
+
+def test_code_and_wheels_are_shipped_beside_the_config(tmp_path: Path):
+    for name in ("code/package/task.py", "wheels/mine-1-py3-none-any.whl"):
+        (tmp_path / "run" / name).parent.mkdir(parents=True)
+        (tmp_path / "run" / name).write_text(name)
+    folders = {name: str(tmp_path / "run" / name) for name in ("code", "wheels")}
+    made, _ = ship_folder(
+        tmp_path / "sky",
+        tmp_path / "home",
+        request(folders=folders, requirements=("--find-links wheels", "mine")),
+    )
+    assert (made / "code" / "package" / "task.py").read_text() == "code/package/task.py"
+    assert (made / "wheels" / "mine-1-py3-none-any.whl").exists()
+    assert (made / "more_requirements.txt").read_text() == "--find-links wheels\nmine\n"
+    again, _ = ship_folder(tmp_path / "sky", tmp_path / "home", request(vm="r-a-0"))
+    assert not {"code", "wheels", "more_requirements.txt"} & {path.name for path in again.iterdir()}
+
+
+def test_requirements_of_a_task_cannot_replace_those_of_the_peer():
+    plain = run_script(request(), "orch-0-py3-none-any.whl", "0" * 64)
+    assert "more_requirements.txt" not in plain
+    assert "if ready /opt/orch/env; then ENV=/opt/orch/env" in plain.splitlines()
+    script = run_script(request(requirements=("mine",)), "orch-0-py3-none-any.whl", "0" * 64)
+    assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0
+    lines = script.splitlines()
+    assert "if [ -w /opt/orch/env/bin ] && ready /opt/orch/env; then ENV=/opt/orch/env" in lines
+    assert script.count("-r more_requirements.txt -c requirements.txt") == 2  # by uv, or else by pip
+    own = next(
+        n
+        for n, line in enumerate(lines)
+        if 'requirements.sha256"' in line and line.strip().startswith("echo")
+    )
+    assert own < next(n for n, line in enumerate(lines) if "more_requirements.txt" in line)

@@ -1,0 +1,67 @@
+"""The size of a task's samples, from the first shard in its store."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from cloud.targets import TARGETS
+from experiments.schema.models import ExperimentSpec
+from experiments.schema.shards import shard_urls
+from orchestrator.launch.obstacles import ObstacleCode
+from orchestrator.launch.rent_checks import STORE_KEYS, rent_obstacles
+from orchestrator.launch.secret_values import OWN_SECRET
+
+_CONNECT_S = 5.0
+
+
+def with_measured_samples(
+    spec: ExperimentSpec, on: str, environ: Mapping[str, str] = os.environ
+) -> ExperimentSpec:
+    """Return the experiment with `data.bytes_per_sample` of the first shard, if it has a task and the key is not given.
+
+    Unchanged if the store cannot be read from here, which the checks before a launch explain.
+    """
+    data = spec.data
+    if spec.task is None or data.bytes_per_sample is not None or data.private:
+        return spec
+    rented = TARGETS[on].rents
+    if not data.endpoint and not rented:  # the embedded store, which is empty yet
+        return spec
+    if rented and any(o.code is ObstacleCode.STORE_UNREACHABLE for o in rent_obstacles(spec)):
+        return spec
+    keys = [_value(spec, name, environ) if rented else None for name in (*STORE_KEYS, "AWS_SESSION_TOKEN")]
+    found = _measured(spec, *keys)
+    if found is None:
+        return spec
+    return spec.model_copy(update={"data": data.model_copy(update={"bytes_per_sample": round(found, 1)})})
+
+
+def _value(spec: ExperimentSpec, name: str, environ: Mapping[str, str]) -> str | None:
+    """The value of a secret of the experiment; None if it has none."""
+    return (environ.get(OWN_SECRET + name) or environ.get(name)) if name in spec.secrets else None
+
+
+def _measured(
+    spec: ExperimentSpec, access_key: str | None, secret_key: str | None, session_token: str | None
+) -> float | None:
+    from botocore.exceptions import BotoCoreError
+
+    from cloud.storage.client import make_client
+    from cloud.storage.errors import StorageError
+    from cloud.storage.sample_size import bytes_per_sample
+
+    try:
+        client: Any = make_client(
+            spec.data.endpoint,
+            region=spec.data.region,
+            access_key=access_key,
+            secret_key=secret_key,
+            session_token=session_token,
+            connect_timeout_s=_CONNECT_S,
+            attempts=1,
+        )
+        return bytes_per_sample(shard_urls(spec.data.shards)[0], client, endpoint=spec.data.endpoint)
+    except (StorageError, BotoCoreError, OSError):
+        return None
