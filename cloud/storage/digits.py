@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from cloud.storage.client import storage_errors
-from cloud.storage.errors import CorruptShardError
 from cloud.storage.url import S3Url
 
 if TYPE_CHECKING:
@@ -127,31 +126,26 @@ def make_digits(
     return made
 
 
-def decode_digit(sample: Mapping[str, Any]) -> tuple[np.ndarray, int]:
-    """Decode one sample to (float32[64] pixels from 0 to 1, row by row; the digit).
-
-    Raises CorruptShardError naming shard and member if the image or the label cannot be read.
-    """
+def decode_pixels(png: bytes) -> np.ndarray:
+    """Decode the image of a digit to float32[64], pixels from 0 to 1, row by row. Raises ValueError."""
     import numpy as np
     from PIL import Image
 
-    shard, key = str(sample.get("__url__", "?")), str(sample.get("__key__", "?"))
     try:
-        with Image.open(io.BytesIO(sample["png"])) as image:
+        with Image.open(io.BytesIO(png)) as image:
             if image.mode != "L" or image.size != (SIDE, SIDE):
                 raise ValueError(f"{image.mode} {image.size[0]} x {image.size[1]}, not L {SIDE} x {SIDE}")
-            pixels = np.asarray(image, dtype=np.float32).reshape(SIDE * SIDE) / np.float32(255)
-    except KeyError as error:
-        raise CorruptShardError(shard, None, f"sample {key} has no member {key}.png") from error
+            return np.asarray(image, dtype=np.float32).reshape(SIDE * SIDE) / np.float32(255)
     except (OSError, SyntaxError, ValueError) as error:
-        raise CorruptShardError(shard, None, f"member {key}.png is not a digit's image ({error})") from error
-    try:
-        label = int(sample["cls"])
-    except (KeyError, ValueError) as error:
-        raise CorruptShardError(shard, None, f"member {key}.cls is missing or not a number") from error
+        raise ValueError(f"not a digit's image ({error})") from error
+
+
+def decode_label(text: bytes) -> int:
+    """Decode the label of a digit to a number from 0 to 9. Raises ValueError."""
+    label = int(text)
     if not 0 <= label <= 9:
-        raise CorruptShardError(shard, None, f"member {key}.cls is {label}, not a digit")
-    return pixels, label
+        raise ValueError(f"{label} is not a digit")
+    return label
 
 
 def _originals() -> tuple[np.ndarray, np.ndarray, np.ndarray]:

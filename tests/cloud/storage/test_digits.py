@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import io
+
 import boto3
 import numpy as np
 import pytest
 from moto import mock_aws
+from PIL import Image
 
 from cloud.storage import digits
 from cloud.storage.check import check_shards
 from cloud.storage.client import ClientPerProcess, make_client, storage_errors
-from cloud.storage.digits import decode_digit, make_bucket, make_digits, write_shards
+from cloud.storage.digits import decode_label, decode_pixels, make_bucket, make_digits, write_shards
 from cloud.storage.errors import (
     BadUrlError,
     BucketMissingError,
@@ -32,10 +35,18 @@ def aws(monkeypatch):
         monkeypatch.delenv(name, raising=False)
 
 
+def png(width, height):
+    file = io.BytesIO()
+    Image.new("L", (width, height)).save(file, "png")
+    return file.getvalue()
+
+
 def decoded(path):
     with path.open("rb") as file:
-        pixels, labels = zip(*map(decode_digit, read_shard(path.name, file)), strict=True)
-    return np.stack(pixels), np.array(labels)
+        samples = list(read_shard(path.name, file))
+    return np.stack([decode_pixels(s["png"]) for s in samples]), np.array(
+        [decode_label(s["cls"]) for s in samples]
+    )
 
 
 def test_the_same_arguments_give_the_same_bytes(tmp_path):
@@ -81,21 +92,17 @@ def test_decodes_to_what_a_network_takes(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("change", "sentence"),
+    ("decode", "data", "sentence"),
     [
-        ({"png": b"nonsense"}, r"member 00000000\.png is not a digit's image"),
-        ({"png": None}, r"no member 00000000\.png"),
-        ({"cls": b"x"}, r"00000000\.cls is missing or not a number"),
-        ({"cls": b"10"}, r"00000000\.cls is 10, not a digit"),
+        (decode_pixels, b"nonsense", "not a digit's image"),
+        (decode_pixels, png(9, 8), "not a digit's image .*L 9 x 8, not L 8 x 8"),
+        (decode_label, b"x", "invalid literal"),
+        (decode_label, b"10", "10 is not a digit"),
     ],
 )
-def test_what_cannot_be_decoded_names_shard_and_member(tmp_path, change, sentence):
-    write_shards(tmp_path, 1, samples_per_shard=1)
-    with (tmp_path / "train-000000.tar").open("rb") as file:
-        sample = next(iter(list(read_shard("s3://b/t.tar", file))))
-    broken = {key: value for key, value in {**sample, **change}.items() if value is not None}
-    with pytest.raises(CorruptShardError, match=rf"s3://b/t\.tar: .*{sentence}"):
-        decode_digit(broken)
+def test_what_cannot_be_decoded_is_refused(decode, data, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        decode(data)
 
 
 @mock_aws

@@ -16,7 +16,7 @@ import pytest
 
 from cloud.storage.cache import ShardCache
 from cloud.storage.client import make_client
-from cloud.storage.digits import decode_digit, make_bucket, make_digits
+from cloud.storage.digits import decode_label, make_bucket, make_digits
 from cloud.storage.errors import (
     BucketMissingError,
     EmbeddedStoreError,
@@ -109,7 +109,7 @@ def test_no_sample_is_lost_over_connections_that_are_cut(store, shards, tmp_path
             passes = [[next(reader) for _ in range(400)] for _ in range(2)]
         assert proxy.cuts >= 4
     assert [len({s["__key__"] for s in one}) for one in passes] == [400, 400]
-    assert all(0 <= decode_digit(sample)[1] <= 9 for sample in passes[0])
+    assert all(0 <= decode_label(sample["cls"]) <= 9 for sample in passes[0])
     counts = opener.counter.read()
     assert counts.reopens >= 4
     size = counts.cache_bytes  # the whole second pass

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -13,7 +13,9 @@ torch = pytest.importorskip("torch")
 
 from cloud.storage.digits import write_shards  # noqa: E402 - after torch is known to exist
 from cloud.storage.shares import shards_for  # noqa: E402
-from experiments.peer.training.batches import Batches, DigitSource  # noqa: E402
+from experiments.peer.training.batches import Batches  # noqa: E402
+from experiments.peer.training.task import build_runner  # noqa: E402
+from experiments.peer.training.task_data import held_out, training_source  # noqa: E402
 from tests.experiments.peer_rig import config_of  # noqa: E402
 
 SHARDS_SHA = "08f4a35f907dd66367b3de67428dd17ac4528fa70bea9b3672c950b67cd30901"
@@ -46,7 +48,8 @@ class Opener:
 
 
 def source_of(folder: Path, slot: str) -> Any:
-    return DigitSource(config_of(slot, "", (*URLS, HELDOUT), seed=0), Opener(folder))
+    config = config_of(slot, "", (*URLS, HELDOUT), seed=0)
+    return training_source(config, cast(Any, Opener(folder)), build_runner(config), pytest.fail)
 
 
 def sha_of(batches: Sequence[Any] | Iterator[Any]) -> str:
@@ -69,7 +72,7 @@ def test_the_first_batches_of_one_slot_are_the_same(folder: Path) -> None:
     batches.share_among("a", ["a"], URLS)
     batches.start()
     try:
-        assert sha_of([batches.next() for _ in range(BATCHES)]) == ONE_SLOT_SHA
+        assert sha_of([batches.next().batch for _ in range(BATCHES)]) == ONE_SLOT_SHA
     finally:
         batches.close()
 
@@ -78,16 +81,18 @@ def test_the_first_batches_of_two_shares_that_change_are_the_same(folder: Path) 
     for slot, expected in TWO_SHARES_SHA.items():
         source = source_of(folder, slot)
         source.set_shards(shards_for(slot, ["a", "b"], URLS))
-        found = [source.next_batch(SAMPLES) for _ in range(BATCHES // 2)]
+        found = [source.next_batch(SAMPLES).batch for _ in range(BATCHES // 2)]
         source.set_shards(shards_for(slot, ["a", "b", "c"], URLS))
-        found += [source.next_batch(SAMPLES) for _ in range(BATCHES // 2)]
+        found += [source.next_batch(SAMPLES).batch for _ in range(BATCHES // 2)]
         source.close()
         assert sha_of(found) == expected, slot
 
 
-def test_the_held_out_batch_is_the_same(folder: Path) -> None:
-    from experiments.peer.training.batches import read_heldout
-
-    batch = read_heldout(config_of("a", "", (*URLS, HELDOUT)), Opener(folder))
-    assert batch is not None
-    assert sha_of([batch]) == HELDOUT_SHA
+def test_the_held_out_batches_are_the_same(folder: Path) -> None:
+    config = config_of("a", "", (*URLS, HELDOUT))
+    heldout = held_out(config, cast(Any, Opener(folder)), build_runner(config), pytest.fail)
+    assert heldout is not None
+    heldout.check()
+    batches = list(heldout.batches())
+    assert [len(labels) for _, labels in batches] == [64] * 5 + [heldout.samples - 320]
+    assert sha_of([(torch.cat([b[0] for b in batches]), torch.cat([b[1] for b in batches]))]) == HELDOUT_SHA
