@@ -31,16 +31,18 @@ def plain_rate(config_path: Path) -> float:
 
     from experiments.peer.config import PeerConfig
     from experiments.peer.optimizer.build import torch_optimizer_of
-    from experiments.peer.training.batches import Batches, DigitSource, open_shards
+    from experiments.peer.training.batches import Batches, open_shards
     from experiments.peer.training.step_timer import Padding
-    from experiments.peer.training.task import build_task
+    from experiments.peer.training.task import build_runner, use_code_folder
+    from experiments.peer.training.task_data import training_source
 
     config = PeerConfig.load(config_path)
-    torch.set_num_threads(1)
-    task = build_task(config)
-    optimizer = torch_optimizer_of(config.optimizer)(task.parameters())
+    torch.set_num_threads(config.threads or 1)
+    use_code_folder(config, config_path.parent)
+    task = build_runner(config)
+    optimizer = torch_optimizer_of(config.optimizer)(task.parameter_groups())
     opener = open_shards(config, config_path.parent / "cache", print)
-    batches = Batches(DigitSource(config, opener), config.batch_size)
+    batches = Batches(training_source(config, opener, task, print), config.batch_size)
     batches.start()
     padding = Padding(time.perf_counter, time.sleep)
     steps = config.target_batch_size // config.batch_size
@@ -49,9 +51,9 @@ def plain_rate(config_path: Path) -> float:
         if epoch == 1:
             began = time.perf_counter()
         for _ in range(steps):
-            batch = batches.next()
-            assert batch is not None
-            batch = task.move(batch)
+            loaded = batches.next()
+            assert loaded is not None
+            batch = task.move(loaded.batch)
             with padding.to(config.forward_s):
                 loss = task.loss(batch)
             with padding.to(config.backward_s):

@@ -92,6 +92,7 @@ READERS = {
     ("cloud/sky/skypilot/errors.py", "translate"),
     ("cloud/sky/skypilot/server.py", "_start"),
     ("experiments/peer/reporting/loss_log.py", "loss_reason"),
+    ("experiments/peer/training/task.py", "_is_out_of_memory"),
     # rows of journals written before they had codes
     ("orchestrator/core/journal.py", "preempted_vm"),
     ("orchestrator/study/journal.py", "_disturbances"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import tarfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -186,21 +185,24 @@ def _augment(images: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 def _write_tar(path: Path, pixels: np.ndarray, labels: np.ndarray, first_key: int) -> int:
     """Write members %08d.png and %08d.cls; return the file's size in bytes."""
-    with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as tar:
+    from webdataset.writer import TarWriter
+
+    with (
+        path.open("wb") as file,
+        TarWriter(file, encoder=False, user="", group="", mode=0o644, mtime=0) as tar,
+    ):
         for number, (image, label) in enumerate(zip(pixels, labels, strict=True), start=first_key):
-            for name, data in _files(number, image, int(label)):
-                member = tarfile.TarInfo(name)
-                member.size = len(data)
-                member.mode = 0o644
-                tar.addfile(member, io.BytesIO(data))
+            # one member each: TarWriter would sort them, and earlier versions wrote the png first
+            for extension, data in _files(image, int(label)):
+                tar.write({"__key__": f"{number:08d}", extension: data})
     return path.stat().st_size
 
 
-def _files(number: int, image: np.ndarray, label: int) -> Iterator[tuple[str, bytes]]:
+def _files(image: np.ndarray, label: int) -> Iterator[tuple[str, bytes]]:
     import numpy as np
     from PIL import Image
 
     png = io.BytesIO()
     Image.fromarray(np.rint(image * 255).astype(np.uint8)).save(png, "png")
-    yield f"{number:08d}.png", png.getvalue()
-    yield f"{number:08d}.cls", str(label).encode()
+    yield "png", png.getvalue()
+    yield "cls", str(label).encode()

@@ -21,28 +21,27 @@ _DRAIN_BYTES = 1 << 20
 def read_shard(shard: str, file: BinaryIO) -> Iterator[Sample]:
     """Yield the samples of one WebDataset tar in order; `file` is read to its end and closed.
 
-    Members with the same name up to the first dot form one sample. Entries that are not regular files and names with a
-    leading dot are skipped, as webdataset does. Raises TruncatedShardError and CorruptShardError; damage is never
-    skipped.
+    Members with the same name up to the first dot form one sample; extensions keep their case. Entries that are not
+    regular files and names with a leading dot are skipped. Raises TruncatedShardError and CorruptShardError; damage is
+    never skipped, nor is data after the end-of-archive mark.
+
+    webdataset groups the members. Its tar iterator is not used, because it takes damage between two members for the end
+    of the shard (docs/design.md).
     """
-    sample: Sample = {}
-    with file:
+    from webdataset.tariterators import group_by_keys  # imports torch
+
+    name = ""
+
+    def files() -> Iterator[dict[str, Any]]:
+        nonlocal name
         for name, data in _members(shard, file):
-            key, extension = _split(name)
-            if not extension:
-                continue
-            if sample and key != sample["__key__"]:
-                yield sample
-                sample = {}
-            if not sample:
-                sample = {"__key__": key, "__url__": shard}
-            if extension in sample:
-                raise CorruptShardError(shard, None, f"member {name} occurs twice")
-            sample[extension] = data
-        while file.read(_DRAIN_BYTES):
-            pass  # read the padding after the end mark too: a cache needs the whole object
-    if sample:
-        yield sample
+            yield {"fname": name, "data": data, "__url__": shard}
+
+    with file:
+        try:
+            yield from group_by_keys(files(), keys=_split, lcase=False)
+        except ValueError as error:  # of group_by_keys
+            raise CorruptShardError(shard, None, f"member {name} occurs twice") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,12 +177,22 @@ def _members(shard: str, file: BinaryIO) -> Iterator[tuple[str, bytes]]:
                 data = content.read()
                 tar.members.clear()  # type: ignore[attr-defined]  # tarfile would keep every header
                 yield member.name, data
+            _check_rest(shard, tar.fileobj)
     except tarfile.StreamError as error:
         raise CorruptShardError(shard, source.position, f"the tar cannot be read ({error})") from error
     except tarfile.ReadError as error:
         if source.ended:
             raise TruncatedShardError(shard, source.position) from error
         raise CorruptShardError(shard, source.position, f"the tar cannot be read ({error})") from error
+
+
+def _check_rest(shard: str, rest: Any) -> None:
+    """Read the rest of the object, which a cache needs too: only zeros may follow the end-of-archive mark."""
+    while data := rest.read(_DRAIN_BYTES):
+        if data.count(0) != len(data):
+            raise CorruptShardError(
+                shard, None, "data follows the end-of-archive mark (a zeroed block, or two tars in one file)"
+            )
 
 
 class _Counting:
@@ -220,8 +229,8 @@ def _strict(shard: str, source: _Counting) -> type[tarfile.TarInfo]:
     return StrictTarInfo
 
 
-def _split(name: str) -> tuple[str, str]:
-    """Split 'dir/0001.cls.txt' into ('dir/0001', 'cls.txt'); the extension is "" if it is not a sample's member."""
+def _split(name: str) -> tuple[str, str] | tuple[None, None]:
+    """Split 'dir/0001.cls.txt' into ('dir/0001', 'cls.txt'); (None, None) if it is not a sample's member."""
     folder, slash, base = name.rpartition("/")
     stem, _, extension = base.partition(".")
-    return (folder + slash + stem, extension) if stem else (name, "")
+    return (folder + slash + stem, extension) if stem and extension else (None, None)

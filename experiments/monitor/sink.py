@@ -38,7 +38,10 @@ class Sink:
 def line_of(row: EpochReport | Evaluation) -> dict[str, Any]:
     """Return the line of an accepted record, in the format of docs/design.md."""
     if isinstance(row, Evaluation):
-        return {"kind": "evaluation", **asdict(row)}
+        line = {"kind": "evaluation", **asdict(row)}
+        if not row.metrics:
+            del line["metrics"]
+        return line
     return {
         "kind": "epoch",
         "epoch": asdict(row.epoch),

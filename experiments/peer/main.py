@@ -42,6 +42,9 @@ def main(config_path: str) -> int:
 def _set_environment(config: PeerConfig) -> None:
     os.environ.update(config.environment)
     os.environ.setdefault("GOLOG_LOG_LEVEL", "error")  # p2pd's debug log alone would overload a host
+    threads = config.threads or (1 if config.emulated else 0)
+    if threads:
+        for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+            os.environ[name] = str(threads)
     if config.emulated:
-        for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "GOMAXPROCS"):
-            os.environ[name] = "1"
+        os.environ["GOMAXPROCS"] = "1"

@@ -37,12 +37,18 @@ from experiments.peer.swarm.internal_addresses import FILE as NEIGHBOURS
 from experiments.peer.swarm.internal_addresses import read_neighbours
 from experiments.peer.swarm.membership import Membership, alive_slots
 from experiments.peer.swarm.orders import Admission, OrdersWatch
-from experiments.peer.training.batches import Batch, Batches, DigitSource, open_shards, read_heldout
+from experiments.peer.swarm.start_weights import StartWeightsError, check_start_weights
+from experiments.peer.training.batches import Batches, open_shards
+from experiments.peer.training.decoding import WorkerEndedError
 from experiments.peer.training.emulated_model import ModelSizeError
+from experiments.peer.training.loader import HeldOut, Loaded
 from experiments.peer.training.loop import Hooks, Trainer
 from experiments.peer.training.parameter_digest import parameters_sha, write_sample
 from experiments.peer.training.step_log import StepLog
-from experiments.peer.training.task import Task, build_task
+from experiments.peer.training.task import TaskRunner, build_runner, use_code_folder
+from experiments.peer.training.task_data import held_out, training_source
+from experiments.pipeline.errors import PipelineError
+from experiments.tasks.protocol import TaskError
 from experiments.wire.dht_records import KEEP_EPOCHS, MAX_EPOCHS
 from experiments.wire.hivemind.patches import apply as apply_patches
 from metrics.records import EgressRecord, EpochRecord, IngressRecord, JoinRecord
@@ -67,7 +73,11 @@ def run(config: PeerConfig, folder: Path, temporary: Path, status: Status) -> in
         _log.exception("failed")
         status.set(phase="failed", error=str(error), hopeless=is_final(error))
         return 1
-    except (SwarmError, NoStateError, CatchUpError, OSError) as error:
+    except (TaskError, PipelineError, StartWeightsError) as error:
+        _log.exception("failed")
+        status.set(phase="failed", error=str(error), hopeless=True)
+        return 1
+    except (SwarmError, NoStateError, CatchUpError, WorkerEndedError, OSError) as error:
         _log.exception("failed")
         status.set(phase="failed", error=str(error))
         return 1
@@ -108,10 +118,13 @@ def assemble(config: PeerConfig, folder: Path, temporary: Path, status: Status) 
     policy.start()
     policy.watch_notices(config.notice_url)
 
-    task = build_task(config)
+    use_code_folder(config, folder)
+    task = build_runner(config)
     status.set(ran=task.ran)
     opener = open_shards(config, folder / "cache", partial(status.warn, "cache"))
-    heldout = read_heldout(config, opener)
+    heldout = held_out(config, opener, task, partial(status.warn, "bad held-out samples"))
+    if heldout is not None:
+        heldout.check()
 
     dht, maddr = start_dht(config, folder / config.identity_file)
     parts.callback(dht.shutdown)
@@ -129,6 +142,7 @@ def assemble(config: PeerConfig, folder: Path, temporary: Path, status: Status) 
         unix_time=clock.now_s,
     )
     parts.callback(_close_publisher, publisher, status)
+    start_weights = task.start_digest()
     membership = Membership(
         dht,
         config,
@@ -137,9 +151,10 @@ def assemble(config: PeerConfig, folder: Path, temporary: Path, status: Status) 
         subkey=publisher.subkey,
         is_member=orders.is_member,
         neighbours=partial(read_neighbours, folder / NEIGHBOURS),
+        weights=start_weights,
     )
     build = build_plain if config.plain else build_optimizer
-    optimizer = build(config, dht, task.parameters())
+    optimizer = build(config, dht, task.parameter_groups())
     parts.callback(run_within, _OPTIMIZER_S, optimizer.shutdown)
     record_descendants()
     leave.add(
@@ -148,7 +163,8 @@ def assemble(config: PeerConfig, folder: Path, temporary: Path, status: Status) 
         membership.stop,
     )
     parts.callback(leave.tell_swarm)
-    batches = Batches(DigitSource(config, opener), config.batch_size)
+    source = training_source(config, opener, task, partial(status.warn, "bad samples"))
+    batches = Batches(source, config.batch_size)
     parts.callback(batches.close)
     return Peer(
         config=config,
@@ -166,6 +182,7 @@ def assemble(config: PeerConfig, folder: Path, temporary: Path, status: Status) 
         membership=membership,
         optimizer=optimizer,
         task=task,
+        start_weights=start_weights,
         batches=batches,
         heldout=heldout,
         counter=opener.counter,
@@ -177,8 +194,8 @@ def _prepare_process(config: PeerConfig, folder: Path) -> LossWatch:
     """Set up what Hivemind's forked processes inherit: logging, being killed with this process, patches."""
     losses = set_up_logging(folder / "peer.log")
     kill_children_with_parent()
-    if config.emulated:
-        torch.set_num_threads(1)
+    if threads := config.threads or (1 if config.emulated else 0):
+        torch.set_num_threads(threads)
     apply_patches("peer")
     return losses
 
@@ -207,9 +224,10 @@ class Peer:
     publisher: Publisher
     membership: Membership
     optimizer: SwarmOptimizer | PlainOptimizer
-    task: Task
-    batches: Batches
-    heldout: Batch | None
+    task: TaskRunner
+    start_weights: str  # digest
+    batches: Batches[Loaded]
+    heldout: HeldOut | None
     counter: ByteCounter  # bytes read from the store
     steps: StepLog
 
@@ -235,7 +253,10 @@ class Peer:
         return self.departure.code
 
     def _wait_for_swarm(self) -> str:
-        """Announce this peer and wait until training may start. Returns the result of `Membership.wait_for_start`."""
+        """Announce this peer and wait until training may start. Returns the result of `Membership.wait_for_start`.
+
+        Raises StartWeightsError.
+        """
         config, membership = self.config, self.membership
         if isinstance(self.optimizer, SwarmOptimizer):
             self.optimizer.watch_others(membership, self._attempt_failed)
@@ -245,6 +266,8 @@ class Peer:
         if began == "timeout":
             seen, expected, wait_s = len(membership.members), config.expected_peers, config.barrier_timeout_s
             self.status.warn("barrier", f"started with {seen} of {expected} peers after {wait_s:g} s")
+        if began in ("ready", "timeout"):
+            check_start_weights(config, self.start_weights, membership.members)
         membership.wait_for_internal_connections(_INTERNAL_S, self.stop)
         if public_only := len(membership.public_only):
             self.status.warn(
@@ -331,10 +354,17 @@ class Peer:
         epoch = self.optimizer.local_epoch
         if self.heldout is None or epoch == 0 or self.policy.urgent:
             return
-        samples = len(self.heldout[1])
-        accuracy, loss = self.task.evaluate(self.heldout)
-        _log.info("held out: accuracy %.4f, loss %.4f, %d samples", accuracy, loss, samples)
-        self.publisher.evaluation(epoch, accuracy, loss, samples)
+        try:
+            figures = self.task.evaluate(self.heldout.batches())
+        except StorageError as error:
+            if is_final(error):
+                raise
+            self.status.warn("evaluation", f"epoch {epoch} was not evaluated: {error}")
+            return
+        samples = self.heldout.samples
+        values = ", ".join(f"{name} {value:.4f}" for name, value in figures.items())
+        _log.info("held out: %s, %d samples", values, samples)
+        self.publisher.evaluation(epoch, figures, samples)
 
     def _serve(self) -> None:
         """Report completion, then serve the state until the peer is stopped."""

@@ -14,6 +14,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from multiprocessing import resource_tracker
 from pathlib import Path
 
 from experiments.wire.hivemind.sockets import short_socket_folder
@@ -32,17 +33,32 @@ def kill_children_with_parent() -> None:
     has used it to leave the swarm.
     """
     parent = os.getpid()
-    libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
+    libc = _libc()  # loaded before the fork
 
     def in_child() -> None:
-        if os.getppid() != parent:
-            return
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        if libc is not None:
-            libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() == parent:
+            _follow_parent(libc)
 
     os.register_at_fork(after_in_child=in_child)
+
+
+def die_with_parent() -> None:
+    """Do the same in this process, which was not forked but started as a new program.
+
+    Linux means the thread that started it: this process is killed when that thread ends.
+    """
+    _follow_parent(_libc())
+
+
+def _libc() -> ctypes.CDLL | None:
+    return ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
+
+
+def _follow_parent(libc: ctypes.CDLL | None) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if libc is not None:
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def descendants(of: int) -> list[int]:
@@ -64,10 +80,14 @@ def kill_descendants() -> None:
     """SIGKILL all descendants of this process and remove the shared memory they leave behind.
 
     Hivemind shares tensors through named files (torch_<pid>_...). Torch's manager process would remove them, but it is
-    killed too.
+    killed too. Python's resource tracker is not killed: it removes the semaphores of spawned processes and ends with
+    the last of them.
     """
     record_descendants()
+    tracker = getattr(resource_tracker._resource_tracker, "_pid", None)  # type: ignore[attr-defined]
     for pid in descendants(os.getpid()):
+        if pid == tracker:
+            continue
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     for pid in _recorded_pids if _SHARED_MEMORY.is_dir() else ():

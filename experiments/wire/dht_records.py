@@ -5,7 +5,8 @@ key. Hivemind's RSASignatureValidator then only accepts values signed with that 
 `KEEP_EPOCHS` epochs (of a plain loop, which does not wait for others, up to `MAX_EPOCHS`), so that a reader can miss
 some seconds without losing epochs, and a sequence number that distinguishes new values from replayed old ones.
 `<run_key>_orch_evaluations` is the same for evaluations. `<run_key>_orch_members` contains each peer's announcement (VM,
-slot, phase, epoch, multiaddress), or nothing once it has left.
+slot, phase, epoch, multiaddress, digest of its start weights), or nothing once it has left. The digest, and an
+evaluation's `metrics`, were added later; values without them are valid.
 
 This module does not need Hivemind. `experiments.peer.reporting.publish` builds Hivemind's validators from `OrchSchema`.
 The monitor validates again, because a node without validators may serve anything.
@@ -17,9 +18,9 @@ import ipaddress
 import itertools
 import math
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
 
 from pydantic import v1
 
@@ -36,6 +37,8 @@ MAX_VALUE_BYTES = 32 * 1024  # of the signed value; larger ones are rejected unr
 _PHASES_TOLERANCE = 0.05  # of the wall time
 _SYNC = 5  # index of the synchronising step among the phases
 _DAY_S = 86400.0
+MAX_METRICS = 32  # of an evaluation
+METRIC_NAME = r"[a-z][a-z0-9_.-]{0,39}"
 
 _SUBKEY = re.compile(rb"([a-z0-9][a-z0-9._-]{0,127})\[owner:(ssh-rsa [A-Za-z0-9+/=]{100,800})\]")
 
@@ -64,9 +67,10 @@ class Evaluation:
     vm: str
     epoch: int
     at_s: float
-    accuracy: float
-    loss: float | None  # None: not a finite number
+    accuracy: float | None  # 0 to 1; None: the task has none
+    loss: float | None  # None: unknown or not a finite number
     samples: int
+    metrics: Mapping[str, float] = field(default_factory=dict)  # the task's other figures
 
 
 # --- types on the wire: strict, because Hivemind's SchemaValidator would otherwise accept 3.0 for 3 ---
@@ -158,20 +162,46 @@ class _Evaluation(v1.BaseModel):
     loss: v1.StrictFloat | None
     samples: _Count
 
+    class Config:
+        extra = v1.Extra.forbid  # otherwise a record with metrics would be read as one without
+
+
+class _MetricName(v1.ConstrainedStr):
+    strict = True
+    regex = f"^{METRIC_NAME}$"
+
+
+class _TaskEvaluation(v1.BaseModel):
+    """An evaluation with other figures than accuracy and loss, or without an accuracy."""
+
+    epoch: _Count
+    at: _Unix
+    accuracy: v1.StrictFloat | None
+    loss: v1.StrictFloat | None
+    samples: _Count
+    metrics: dict[_MetricName, v1.StrictFloat]
+
 
 class _Evaluations(v1.BaseModel):
     vm: _Name
     slot: _Name
     gen: _Count
     seq: _Count
-    evals: v1.conlist(_Evaluation, min_items=1, max_items=KEEP_EPOCHS)  # type: ignore[valid-type]
+    evals: v1.conlist(  # type: ignore[valid-type]
+        cast(Any, _Evaluation | _TaskEvaluation), min_items=1, max_items=KEEP_EPOCHS
+    )
 
 
 class _Phase(_Name):
     regex = "^(ready|training|serving)$"
 
 
+class _Digest(_Name):
+    regex = "^[0-9a-f]{16}$"
+
+
 _Announcement = tuple[_Name, _Name, _Phase, _Count, _Text]
+_AnnouncementWithWeights = tuple[_Name, _Name, _Phase, _Count, _Text, _Digest]
 
 
 class OrchSchema(v1.BaseModel):
@@ -179,7 +209,7 @@ class OrchSchema(v1.BaseModel):
 
     orch_epochs: dict[_Subkey, _Epochs]
     orch_evaluations: dict[_Subkey, _Evaluations]
-    orch_members: dict[_Subkey, _Announcement | None]
+    orch_members: dict[_Subkey, _Announcement | _AnnouncementWithWeights | None]
 
 
 def subkey_of(vm: str, public_key: str) -> bytes:
@@ -239,16 +269,7 @@ def encode_evaluations(
         "slot": slot,
         "gen": generation,
         "seq": sequence,
-        "evals": [
-            {
-                "epoch": r.epoch,
-                "at": float(r.at_s),
-                "accuracy": float(r.accuracy),
-                "loss": _finite_or_none(r.loss),
-                "samples": r.samples,
-            }
-            for r in rows[-KEEP_EPOCHS:]
-        ],
+        "evals": [_encode_evaluation(r) for r in rows[-KEEP_EPOCHS:]],
     }
 
 
@@ -260,14 +281,30 @@ def decode_evaluations(
     _check_identity(parsed, vm, slot, generation)
     rows: list[Evaluation] = []
     for r in parsed.evals:
-        _require(0.0 <= r.accuracy <= 1.0, f"accuracy {r.accuracy} outside 0..1")
+        metrics = {str(k): float(v) for k, v in r.metrics.items()} if isinstance(r, _TaskEvaluation) else {}
+        _require(r.accuracy is None or 0.0 <= r.accuracy <= 1.0, f"accuracy {r.accuracy} outside 0..1")
+        _require(len(metrics) <= MAX_METRICS, f"{len(metrics)} metrics")
+        _require(all(math.isfinite(value) for value in metrics.values()), "a metric is not finite")
         _check_time(r.at, now_s)
-        rows.append(Evaluation(vm, r.epoch, r.at, r.accuracy, _loss(r.loss), r.samples))
+        rows.append(Evaluation(vm, r.epoch, r.at, r.accuracy, _loss(r.loss), r.samples, metrics))
     _check_order([r.epoch for r in rows])
     return parsed.seq, rows
 
 
 # --- private ---
+
+
+def _encode_evaluation(row: Evaluation) -> dict[str, Any]:
+    encoded = {
+        "epoch": row.epoch,
+        "at": float(row.at_s),
+        "accuracy": None if row.accuracy is None else float(row.accuracy),
+        "loss": _finite_or_none(row.loss),
+        "samples": row.samples,
+    }
+    if row.accuracy is None or row.metrics:
+        encoded["metrics"] = {name: float(value) for name, value in row.metrics.items()}
+    return encoded
 
 
 def _encode_epoch(report: EpochReport) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from experiments.peer.optimizer.build import build_optimizer
 from experiments.peer.processes import kill_descendants, record_descendants
 from experiments.peer.reporting.publish import use_record_key
 from experiments.peer.state.server import StateDonor
-from experiments.peer.training.task import build_task
+from experiments.peer.training.task import build_runner
 from experiments.wire.hivemind.sockets import short_socket_folder
 
 _FLOOD_AT_ONCE = 32
@@ -151,7 +151,7 @@ def join(order: dict[str, Any], config: PeerConfig, identity: Path) -> dict[str,
         wait_timeout=3,
         **_QUIET,
     )
-    parameters = list(build_task(config).parameters())
+    parameters = list(build_runner(config).parameters())
     optimizer = build_optimizer(config, dht, parameters)
     end = time.monotonic() + order["seconds"]
     group = 0

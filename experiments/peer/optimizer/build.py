@@ -120,9 +120,12 @@ def _optimizer_of(config: PeerConfig) -> type[SwarmOptimizer]:
 
 
 def build_optimizer(
-    config: PeerConfig, dht: hivemind.DHT, parameters: Iterable[torch.nn.Parameter]
+    config: PeerConfig, dht: hivemind.DHT, parameters: Iterable[torch.nn.Parameter | dict[str, Any]]
 ) -> SwarmOptimizer:
-    """Build the optimizer with the settings of docs/hivemind.md. Raises PeerConfigError for unknown names."""
+    """Build the optimizer with the settings of docs/hivemind.md. Raises PeerConfigError for unknown names.
+
+    `parameters`: parameters or groups of them, as torch.optim takes them.
+    """
     method = method_of_config(config)
     timeout = config.averaging_timeout_s
     optimizer = _optimizer_of(config)(

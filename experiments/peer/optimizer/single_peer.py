@@ -91,9 +91,12 @@ class PlainOptimizer:
 
 
 def build_plain(
-    config: PeerConfig, dht: hivemind.DHT, parameters: Iterable[torch.nn.Parameter]
+    config: PeerConfig, dht: hivemind.DHT, parameters: Iterable[torch.nn.Parameter | dict[str, Any]]
 ) -> PlainOptimizer:
-    """Build the plain loop's optimizer. It reports progress like a swarm's peer. Raises PeerConfigError."""
+    """Build the plain loop's optimizer. It reports progress like a swarm's peer. Raises PeerConfigError.
+
+    `parameters`: parameters or groups of them, as torch.optim takes them.
+    """
     optimizer = torch_optimizer_of(config.optimizer)(list(parameters))
     tracker = PunctualTracker(
         dht=dht,

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, field
 from functools import partial
@@ -149,9 +149,21 @@ class Publisher:
         self._check(encode_epochs(self._slot, self._generation, 0, [report]), decode_epochs)
         self._put(EPOCHS_FIELD, report, encode_epochs)
 
-    def evaluation(self, epoch: int, accuracy: float, loss: float, samples: int) -> None:
-        """Queue one evaluation and return at once. Raises RecordError if a reader would refuse it."""
-        row = Evaluation(self._vm, epoch, self._unix_time(), accuracy, loss, samples)
+    def evaluation(self, epoch: int, figures: Mapping[str, float], samples: int) -> None:
+        """Queue one evaluation and return at once. Raises RecordError if a reader would refuse it.
+
+        `figures`: "accuracy" (0 to 1), "loss" and others by name; those that are missing are unknown.
+        """
+        others = {name: value for name, value in figures.items() if name not in ("accuracy", "loss")}
+        row = Evaluation(
+            self._vm,
+            epoch,
+            self._unix_time(),
+            figures.get("accuracy"),
+            figures.get("loss"),
+            samples,
+            others,
+        )
         self._check(encode_evaluations(self._slot, self._generation, 0, [row]), decode_evaluations)
         self._put(EVALUATIONS_FIELD, row, encode_evaluations)
 

@@ -31,6 +31,7 @@ class Member:
     epoch: int
     maddr: str
     until_s: float = 0.0  # expiration of the announcement, DHT time: later in each new one
+    weights: str = ""  # digest of its start weights; "": not announced
 
 
 def anybody(_vm: str, _key: str, _peer_id: str) -> bool:
@@ -53,21 +54,21 @@ def parse_members(value: Any, now_s: float, is_member: IsMember = anybody) -> li
 
 def _member(subkey: object, entry: Any, now_s: float, is_member: IsMember) -> Member | None:
     raw, until_s = getattr(entry, "value", None), getattr(entry, "expiration_time", None)
-    if not isinstance(raw, list | tuple) or len(raw) != 5 or not isinstance(until_s, int | float):
+    if not isinstance(raw, list | tuple) or len(raw) not in (5, 6) or not isinstance(until_s, int | float):
         return None
-    vm, slot, phase, epoch, maddr = raw
+    vm, slot, phase, epoch, maddr, *weights = raw
     try:
         owner, key = vm_and_key_of(subkey)
     except RecordError:
         return None
-    texts = all(isinstance(text, str) and len(text) <= 300 for text in (vm, slot))
+    texts = all(isinstance(text, str) and len(text) <= 300 for text in (vm, slot, *weights))
     if not texts or vm != owner or phase not in MEMBER_PHASES or not is_maddr(maddr):
         return None
     if type(epoch) is not int or not 0 <= epoch <= _MOST_EPOCH or not until_s <= now_s + _MOST_AHEAD_S:
         return None
     if libp2p_id(peer_of(maddr)) is None or not is_member(vm, key, peer_of(maddr)):
         return None
-    return Member(vm, slot, phase, epoch, maddr, float(until_s))
+    return Member(vm, slot, phase, epoch, maddr, float(until_s), *weights)
 
 
 def libp2p_id(text: str) -> PeerID | None:

@@ -60,9 +60,11 @@ class Membership(threading.Thread):
         is_member: IsMember = anybody,
         period_s: float = 10.0,
         neighbours: Callable[[], Mapping[str, str]] = dict,
+        weights: str = "",
     ) -> None:
         """`subkey`: the only one this VM may write (`dht_records.subkey_of`). `neighbours`: internal addresses of the
-        peers in this VM's network, by libp2p id (`internal_addresses.read_neighbours`).
+        peers in this VM's network, by libp2p id (`internal_addresses.read_neighbours`). `weights`: digest of the start
+        weights to announce; "": none.
         """
         super().__init__(name="membership", daemon=True)
         self._dht: Any = dht  # its methods' types cannot say that return_future=True returns a future
@@ -70,6 +72,7 @@ class Membership(threading.Thread):
         self._period_s = period_s
         self._key, self._subkey, self._is_member = f"{config.run_id}_{MEMBERS_FIELD}", subkey, is_member
         self._phase, self._epoch = "ready", 0
+        self._weights = (weights,) if weights else ()
         self._members: tuple[Member, ...] = ()
         self._gone: frozenset[bytes] = frozenset()
         # peer -> expiration of its announcement when it did not respond
@@ -284,7 +287,7 @@ class Membership(threading.Thread):
 
     def _round(self) -> None:
         timeout = 2.0 * self._config.dht_timeout_s
-        own = (self._config.vm, self._config.slot, self._phase, self._epoch, self._maddr)
+        own = (self._config.vm, self._config.slot, self._phase, self._epoch, self._maddr, *self._weights)
         expiration = get_dht_time() + _RECORD_LIFE_S
         if not self._ended.is_set():
             future = self._dht.store(

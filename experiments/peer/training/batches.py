@@ -1,4 +1,4 @@
-"""Training batches from this slot's share of the shards, prefetched in a thread."""
+"""Training batches of this slot's share of the shards, prefetched in a thread."""
 
 from __future__ import annotations
 
@@ -6,32 +6,23 @@ import queue
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol
-
-import numpy as np
-import torch
+from typing import Generic, Protocol, TypeVar
 
 from cloud.storage.cache import ShardCache
 from cloud.storage.client import ClientPerProcess
 from cloud.storage.counter import ByteCounter
 from cloud.storage.opener import ShardOpener
-from cloud.storage.samples import Sample, SampleReader, read_shard
 from cloud.storage.shares import shards_for
 from experiments.peer.config import PeerConfig
-from experiments.pipeline.builtin import digits
 
-Batch = tuple[torch.Tensor, torch.Tensor]
-"""(float32[n, 64] pixels from 0 to 1, int64[n] digits)."""
-
-_DIGITS = digits.pipeline()
-_SHUFFLE_SAMPLES = 256
+_T = TypeVar("_T", covariant=True)
 _AHEAD = 4  # batches
 
 
-class BatchSource(Protocol):
+class BatchSource(Protocol[_T]):
     """An endless source of batches whose share of the shards can be changed at any time."""
 
-    def next_batch(self, samples: int) -> Batch: ...
+    def next_batch(self, samples: int) -> _T: ...
 
     def set_shards(self, shards: Sequence[str]) -> None: ...
 
@@ -45,52 +36,16 @@ def open_shards(config: PeerConfig, folder: Path, warn: Callable[[str], None]) -
     return ShardOpener(client, endpoint=config.endpoint, cache=cache, counter=ByteCounter())
 
 
-class DigitSource:
-    """Digits from a share of the shards (initially all), in an order determined by the seed."""
-
-    def __init__(self, config: PeerConfig, opener: ShardOpener) -> None:
-        shards = shards_for(config.slot, [config.slot], config.shards)
-        self._reader = SampleReader(shards, opener.open, seed=config.seed, shuffle=_SHUFFLE_SAMPLES)
-
-    def next_batch(self, samples: int) -> Batch:
-        """Read the next `samples` digits. Raises StorageError."""
-        return _stack([_decode(next(self._reader)) for _ in range(samples)])
-
-    def set_shards(self, shards: Sequence[str]) -> None:
-        """Change the share; takes effect with the next shard."""
-        self._reader.set_shards(shards)
-
-    def close(self) -> None:
-        """Close the shard being read."""
-        self._reader.close()
-
-
-def read_heldout(config: PeerConfig, opener: ShardOpener) -> Batch | None:
-    """Read all held-out digits; None if the experiment has none. Raises StorageError."""
-    decoded = [_decode(s) for shard in config.heldout_shards for s in read_shard(shard, opener.open(shard))]
-    return _stack(decoded) if decoded else None
-
-
-def _decode(sample: Sample) -> tuple[np.ndarray, int]:
-    item = _DIGITS.run(sample, seed=0, pass_number=0)  # no operation is random
-    return item["image"], item["label"]
-
-
-def _stack(decoded: Sequence[tuple[np.ndarray, int]]) -> Batch:
-    pixels = torch.from_numpy(np.stack([image for image, _ in decoded]))
-    return pixels, torch.tensor([label for _, label in decoded], dtype=torch.int64)
-
-
-class Batches:
+class Batches(Generic[_T]):
     """Prefetches batches from a source in a thread, so that `next` rarely waits.
 
     Call `start` once the share is known; otherwise the first batches of all slots would come from the same shard. An
     error of the source is raised by `next`, after the batches that were read before it.
     """
 
-    def __init__(self, source: BatchSource, samples: int) -> None:
+    def __init__(self, source: BatchSource[_T], samples: int) -> None:
         self._source, self._samples = source, samples
-        self._ready: queue.Queue[Batch | Exception] = queue.Queue(_AHEAD)
+        self._ready: queue.Queue[_T | Exception] = queue.Queue(_AHEAD)
         self._ended = threading.Event()
         self._share: tuple[str, ...] = ()
         self._thread = threading.Thread(target=self._read, name="batches", daemon=True)
@@ -99,7 +54,7 @@ class Batches:
         """Start prefetching."""
         self._thread.start()
 
-    def next(self, ended: threading.Event | None = None) -> Batch | None:
+    def next(self, ended: threading.Event | None = None) -> _T | None:
         """Return the next batch; None if `ended` was set while waiting. Raises what the source raised."""
         while True:
             try:
@@ -122,17 +77,23 @@ class Batches:
         return True
 
     def close(self, timeout_s: float = 1.0) -> None:
-        """End the thread. A read that hangs ends with the process."""
+        """End the thread and its source. A read that hangs ends with the process."""
         self._ended.set()
-        if self._thread.ident is not None:
-            self._thread.join(timeout_s)
-        if not self._thread.is_alive():
+        if self._thread.ident is None:
             self._source.close()
+        else:
+            self._thread.join(timeout_s)
 
     def _read(self) -> None:
+        try:
+            self._read_until_closed()
+        finally:
+            self._source.close()  # in this thread: worker processes are killed when the thread that started them ends
+
+    def _read_until_closed(self) -> None:
         while not self._ended.is_set():
             try:
-                item: Batch | Exception = self._source.next_batch(self._samples)
+                item: _T | Exception = self._source.next_batch(self._samples)
             except Exception as error:  # noqa: BLE001 - raised in the training thread
                 item = error
             while not self._ended.is_set():

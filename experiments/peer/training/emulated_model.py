@@ -15,7 +15,7 @@ _PIXELS, _HIDDEN, _CLASSES = 64, 64, 10
 
 
 class ModelSizeError(Exception):
-    """The requested number of parameters is smaller than that of the small network."""
+    """The requested number of parameters is smaller than that of the network."""
 
 
 class DigitsNet(nn.Module):
@@ -31,29 +31,37 @@ class DigitsNet(nn.Module):
         return self.head(torch.relu(self.hidden(pixels - 0.5)))
 
 
+def ballast(parameters: int, own: int, matrices: Sequence[tuple[int, int]] = ()) -> nn.ParameterList:
+    """Make the parameters that a model of `own` parameters lacks to have `parameters`.
+
+    They consist of the given `matrices` (rows, columns) and of vectors. Their gradients are always zero: Hivemind averages
+    gradient buffers, and a compressed zero takes as many bytes as any other number. Raises ModelSizeError.
+    """
+    rest = parameters - own - sum(math.prod(sides) for sides in matrices)
+    if rest < 0:
+        raise ModelSizeError(
+            f"parameters: {parameters} after bytes_scale, but the network itself has {own}"
+            f"{' in addition to the requested matrices' if matrices else ''}; lower emulation.bytes_scale"
+        )
+    share, extra = divmod(rest, BALLAST_TENSORS)
+    sizes = [share + (i < extra) for i in range(BALLAST_TENSORS)]
+    shapes = [*matrices, *((size,) for size in sizes if size)]
+    made = nn.ParameterList(nn.Parameter(torch.zeros(shape)) for shape in shapes)
+    for tensor in made:
+        tensor.grad = torch.zeros_like(tensor)
+    return made
+
+
 class Emulated(nn.Module):
     """A `DigitsNet` with ballast: parameters that are averaged like all others but never used.
 
-    The ballast's gradients are always zero: Hivemind averages gradient buffers, and a compressed zero takes as many
-    bytes as any other number. The ballast consists of the given `matrices` (rows, columns) and of vectors.
+    See `ballast`.
     """
 
     def __init__(self, parameters: int, matrices: Sequence[tuple[int, int]] = ()) -> None:
         super().__init__()
         self.net = DigitsNet()
-        small = sum(p.numel() for p in self.net.parameters())
-        rest = parameters - small - sum(math.prod(sides) for sides in matrices)
-        if rest < 0:
-            raise ModelSizeError(
-                f"parameters: {parameters} after bytes_scale, but the network itself has {small}"
-                f"{' in addition to the requested matrices' if matrices else ''}; lower emulation.bytes_scale"
-            )
-        share, extra = divmod(rest, BALLAST_TENSORS)
-        sizes = [share + (i < extra) for i in range(BALLAST_TENSORS)]
-        shapes = [*matrices, *((size,) for size in sizes if size)]
-        self.ballast = nn.ParameterList(nn.Parameter(torch.zeros(shape)) for shape in shapes)
-        for tensor in self.ballast:
-            tensor.grad = torch.zeros_like(tensor)
+        self.ballast = ballast(parameters, sum(p.numel() for p in self.net.parameters()), matrices)
 
     def forward(self, pixels: torch.Tensor) -> torch.Tensor:
         """Pixels (n, 64) -> logits (n, 10); the ballast is not used."""

@@ -15,8 +15,9 @@ from experiments.peer.optimizer.single_peer import PlainOptimizer
 from experiments.peer.optimizer.swarm_optimizer import SwarmOptimizer
 from experiments.peer.training.batches import Batches
 from experiments.peer.training.epoch_accounting import EpochLedger, loss_reasons
+from experiments.peer.training.loader import Loaded
 from experiments.peer.training.step_timer import Padding, StepClock
-from experiments.peer.training.task import Task
+from experiments.peer.training.task import TaskRunner
 from metrics.records import OUT_OF_SYNC, EgressRecord, EpochRecord, IngressRecord, StepRecord
 
 _log = logging.getLogger(__name__)
@@ -45,9 +46,9 @@ class Trainer:
     """Trains until `max_epochs`, `samples_limit` or `stop`."""
 
     config: PeerConfig
-    task: Task
+    task: TaskRunner
     optimizer: SwarmOptimizer | PlainOptimizer
-    batches: Batches
+    batches: Batches[Loaded]
     snapshot: Callable[[], dict[str, int]]  # egress meter reading: bytes sent by address
     counter: ByteCounter
     hooks: Hooks
@@ -66,7 +67,7 @@ class Trainer:
         self._clock = StepClock(time.perf_counter, self._now_s)
 
     def run(self) -> bool:
-        """Train. Returns True if it ended by itself, False if it was stopped. Raises what the source raises."""
+        """Train. Returns True if it ended by itself, False if it was stopped. Raises what source and task raise."""
         config, optimizer = self.config, self.optimizer
         optimizer.tracker.performance_ema.reset_timer()  # otherwise its first interval includes the barrier's wait
         ledger = EpochLedger(
@@ -148,19 +149,20 @@ class Trainer:
         """Run one accelerator step, accumulating gradients in the .grad buffers. Returns the loss."""
         config, clock = self.config, self._clock
         with clock.phase("load"):
-            batch = self.batches.next(self.stop)
-        if batch is None:
+            loaded = self.batches.next(self.stop)
+        if loaded is None:
             raise StopTraining
         with clock.phase("move"):
-            batch = self.task.move(batch)
+            batch = self.task.move(loaded.batch)
         with clock.phase("forward"), self.padding.to(config.forward_s):
             loss = self.task.loss(batch)
             self.task.wait()
         with clock.phase("backward"), self.padding.to(config.backward_s):
             # Hivemind divides by its number of steps, each of which is `coalesce` accelerator steps
-            (loss / config.coalesce).backward()
+            self.task.backward(loss / config.coalesce)
             self.task.wait()
             value = float(loss.detach())
+        self.task.check_loss(value, loaded.samples)
         return value
 
     def _limit_reached(self) -> bool:

@@ -1,45 +1,153 @@
-"""The training task: the emulated small network, or a model of the paper on this VM's accelerator."""
+"""Runs a task on this peer's device: moves batches, checks losses, evaluates, and explains what goes wrong."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import hashlib
+import logging
+import math
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
-from torch.nn import functional
 
+from cloud.storage.errors import StorageError
 from experiments.peer.config import PeerConfig, PeerConfigError
-from experiments.peer.training.batches import Batch
-from experiments.peer.training.emulated_model import DIGITS, build_emulated
-from experiments.tasks.errors import TaskError
+from experiments.peer.training.digits_task import DigitsTask
+from experiments.peer.training.emulated_model import DIGITS, ballast, build_emulated
+from experiments.peer.training.tensors import map_tensors
+from experiments.pipeline.errors import PipelineError
+from experiments.pipeline.load import pipeline_at
+from experiments.pipeline.pipeline import Item, Pipeline, describe_error
+from experiments.tasks.build import BUILT_IN, build
 from experiments.tasks.models import VISION, build_model
+from experiments.tasks.protocol import Batch, Task, TaskError
+from experiments.wire.dht_records import MAX_METRICS, METRIC_NAME
 
+_log = logging.getLogger(__name__)
 _IMAGE_SIDE = 224
 _EVALUATION_SAMPLES = 64  # per batch
+_BAD_LOSSES = 3  # in a row end the run
+_NAMED_SAMPLES = 6
 
 
-class Task:
-    """A network with its loss on a device; batches are digits (`batches.Batch`)."""
+class TaskRunner:
+    """A task on a device.
 
-    def __init__(self, network: nn.Module, device: torch.device, ran: str, image_side: int | None) -> None:
-        self.network = network.to(device)
+    What the task's methods raise becomes a TaskError with the file and line, out of memory a TaskError with advice on
+    the batch size. StorageError, PipelineError and TaskError are raised as they are.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        device: torch.device,
+        ran: str,
+        batch_size: int,
+        *,
+        pipeline: Pipeline | None = None,
+        ballast: nn.ParameterList | None = None,
+    ) -> None:
+        """`ran`: what is reported as trained. `pipeline`: replaces those of the task, also for held-out samples.
+
+        `ballast`: parameters that are averaged like the model's, but never used.
+        """
         self.device, self.ran = device, ran
-        self._image_side = image_side
+        self.pipeline = pipeline or task.pipeline
+        self.heldout_pipeline: Pipeline = pipeline or getattr(task, "heldout_pipeline", None) or task.pipeline
+        self._task, self._batch_size = task, batch_size
+        self._ballast = ballast or nn.ParameterList()
+        self._bad_losses: list[tuple[str, str]] = []  # samples of the last bad losses
+        self._bad_in_a_row = 0
+        with self._explained("the model"):
+            self.model = task.model.to(device).train()
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """The parameters that are trained and averaged."""
-        return (parameter for parameter in self.network.parameters() if parameter.requires_grad)
+        yield from (parameter for parameter in self.model.parameters() if parameter.requires_grad)
+        yield from self._ballast
+
+    def parameter_groups(self) -> list[Any]:
+        """The task's parameter groups as torch.optim takes them, or else its parameters. Raises TaskError."""
+        make = getattr(self._task, "parameter_groups", None)
+        if make is None:
+            return list(self.parameters())
+        with self._explained("parameter_groups"):
+            groups = [{**group, "params": list(group["params"])} for group in make()]
+            known = {id(parameter) for parameter in self.model.parameters() if parameter.requires_grad}
+            given = [id(parameter) for group in groups for parameter in group["params"]]
+        if not given or len(set(given)) != len(given) or not known.issuperset(given):
+            raise TaskError(
+                f"task {self.ran}: parameter_groups gives {len(given)} parameters; each must be one of the model's "
+                f"{len(known)} trained parameters and be in one group only"
+            )
+        return [*groups, {"params": list(self._ballast)}] if len(self._ballast) else groups
+
+    def start_digest(self) -> str:
+        """A short digest (16 hex digits) of all parameters and buffers: equal on peers that built the same model."""
+        digest = hashlib.sha256()
+        for tensor in (*self.model.parameters(), *self.model.buffers()):
+            digest.update(tensor.detach().to("cpu").contiguous().flatten().view(torch.uint8).numpy().data)
+        return digest.hexdigest()[:16]
+
+    def collate(self, items: Sequence[Item]) -> Batch:
+        """Collate items; pins the batch's memory if there is a GPU."""
+        with self._explained("collate"):
+            batch = self._task.collate(items)
+            if self.device.type == "cuda":
+                batch = map_tensors(torch.Tensor.pin_memory, batch)
+        return batch
 
     def move(self, batch: Batch) -> Batch:
-        """Move the batch to the device."""
-        pixels, labels = batch
-        moved = pixels.to(self.device, non_blocking=True), labels.to(self.device, non_blocking=True)
-        self.wait()
+        """Move the batch's tensors to the device."""
+        with self._explained("moving a batch"):
+            moved = map_tensors(lambda tensor: tensor.to(self.device, non_blocking=True), batch)
+            self.wait()
         return moved
 
     def loss(self, batch: Batch) -> torch.Tensor:
-        """Mean cross-entropy over the batch, a scalar."""
-        return functional.cross_entropy(self._logits(batch[0]), batch[1])
+        """The loss of a moved batch, checked to be a scalar with a gradient."""
+        with self._explained("loss"):
+            loss: Any = self._task.loss(batch)
+        if not isinstance(loss, torch.Tensor):
+            raise TaskError(f"task {self.ran}: loss gives a {type(loss).__name__}, not a tensor")
+        if loss.dim() != 0 or not loss.is_floating_point():
+            raise TaskError(
+                f"task {self.ran}: loss gives a tensor of shape {tuple(loss.shape)} and type {loss.dtype}, "
+                "not one floating-point number; return the mean over the batch"
+            )
+        if not loss.requires_grad:
+            raise TaskError(
+                f"task {self.ran}: the loss has no gradient; compute it with the model's parameters, without "
+                "detach(), item() or torch.no_grad()"
+            )
+        return loss
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Add the loss's gradients to the parameters' .grad."""
+        with self._explained("the backward pass"):
+            loss.backward()
+
+    def check_loss(self, loss: float, samples: Sequence[tuple[str, str]]) -> None:
+        """Raise TaskError after `_BAD_LOSSES` losses in a row that are not finite. `samples`: (shard, key) of the batch."""
+        if math.isfinite(loss):
+            self._bad_in_a_row, self._bad_losses = 0, []
+            return
+        self._bad_in_a_row += 1
+        self._bad_losses += samples
+        _log.warning("a loss of %s with samples %s", loss, ", ".join(f"{s} {k}" for s, k in samples))
+        if self._bad_in_a_row >= _BAD_LOSSES:
+            named = ", ".join(f"{key} of {shard}" for shard, key in self._bad_losses[:_NAMED_SAMPLES])
+            more = len(self._bad_losses) - _NAMED_SAMPLES
+            raise TaskError(
+                f"task {self.ran}: the loss was not a finite number (now {loss}) {self._bad_in_a_row} times in a row, "
+                f"with samples {named}{f' and {more} others (all in peer.log)' if more > 0 else ''}; "
+                "lower optimizer.lr, or correct the loss or these samples"
+            )
 
     def wait(self) -> None:
         """Wait for the accelerator, so that queued work is timed in the phase that issued it."""
@@ -47,37 +155,88 @@ class Task:
             torch.cuda.synchronize(self.device)
 
     @torch.no_grad()
-    def evaluate(self, batch: Batch) -> tuple[float, float]:
-        """Return (accuracy from 0 to 1, mean loss) over all samples of the batch."""
-        pixels, labels = batch
-        self.network.eval()
-        right, loss = 0, 0.0
-        for start in range(0, len(labels), _EVALUATION_SAMPLES):
-            part = self.move((pixels[start:][:_EVALUATION_SAMPLES], labels[start:][:_EVALUATION_SAMPLES]))
-            logits = self._logits(part[0])
-            right += int((logits.argmax(dim=1) == part[1]).sum())
-            loss += float(functional.cross_entropy(logits, part[1], reduction="sum"))
-        self.network.train()
-        return right / len(labels), loss / len(labels)
+    def evaluate(self, batches: Iterable[Batch]) -> dict[str, float]:
+        """Evaluate batches that have not been moved. Figures that are not finite are left out: unknown."""
+        self.model.eval()
+        try:
+            with self._explained("evaluate"):
+                found: Any = self._task.evaluate(map(self.move, batches))
+                figures = {str(name): float(value) for name, value in found.items()}
+        finally:
+            self.model.train()
+        return _checked_figures(f"task {self.ran}: evaluate", figures)
 
-    def _logits(self, pixels: torch.Tensor) -> torch.Tensor:
-        if self._image_side is None:
-            return self.network(pixels)
-        images = pixels.view(-1, 1, 8, 8).expand(-1, 3, -1, -1)
-        side = (self._image_side, self._image_side)
-        output = self.network(functional.interpolate(images, side, mode="bilinear"))
-        return getattr(output, "logits", output)
+    @contextmanager
+    def _explained(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except (StorageError, PipelineError, TaskError):
+            raise
+        except Exception as error:
+            if _is_out_of_memory(error):
+                raise TaskError(self._out_of_memory(what)) from error
+            raise TaskError(f"task {self.ran}: {what} failed: {describe_error(error)}") from error
+
+    def _out_of_memory(self, what: str) -> str:
+        place = str(self.device)
+        if self.device.type == "cuda":
+            properties = torch.cuda.get_device_properties(self.device)
+            place = f"{properties.name} ({properties.total_memory / 1e9:.1f} GB)"
+        half = self._batch_size // 2
+        advice = (
+            f"set swarm.batch_size: {half}" if half else "use a machine with more memory, or a smaller model"
+        )
+        return f"task {self.ran}: out of memory on {place} in {what} with batches of {self._batch_size} samples; {advice}"
 
 
-def build_task(config: PeerConfig) -> Task:
-    """Build the config's task. Raises PeerConfigError if it cannot run, ModelSizeError if `parameters` is too small."""
-    if config.emulated:
+def _is_out_of_memory(error: Exception) -> bool:
+    """Whether memory of the GPU or of the host ran out; torch's allocator on the CPU raises RuntimeError."""
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or (
+        isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)
+    )
+
+
+def _checked_figures(what: str, figures: Mapping[str, float]) -> dict[str, float]:
+    """Keep the finite figures. Raises TaskError for names or values that cannot be published."""
+    if len(figures) > MAX_METRICS:
+        raise TaskError(f"{what} gives {len(figures)} figures, but at most {MAX_METRICS} can be published")
+    for name, value in figures.items():
+        if re.fullmatch(METRIC_NAME, name) is None:
+            raise TaskError(
+                f"{what} gives a figure named {name!r}; use lower-case letters, digits, '_', '-' and '.'"
+            )
+        if name == "accuracy" and math.isfinite(value) and not 0.0 <= value <= 1.0:
+            raise TaskError(f"{what} gives an accuracy of {value:g}, which is not between 0 and 1")
+    return {name: value for name, value in figures.items() if math.isfinite(value)}
+
+
+def evaluation_samples(config: PeerConfig) -> int:
+    """Samples in a batch of an evaluation."""
+    return _EVALUATION_SAMPLES if config.task is None else min(_EVALUATION_SAMPLES, config.batch_size)
+
+
+def use_code_folder(config: PeerConfig, folder: Path) -> None:
+    """Put the user's files first on sys.path. `folder`: the config's. Raises PeerConfigError."""
+    if not config.code_folder:
+        return
+    code = (folder / config.code_folder).resolve()
+    if not code.is_dir():
+        raise PeerConfigError(f"code_folder: {code} is not a folder")
+    sys.path.insert(0, str(code))
+
+
+def build_runner(config: PeerConfig) -> TaskRunner:
+    """Build the config's task; `use_code_folder` comes first.
+
+    Raises TaskError, PeerConfigError if it cannot run, ModelSizeError if `parameters` is too small.
+    """
+    pipeline = pipeline_at(config.pipeline) if config.pipeline else None
+    if config.task is not None:
+        return _build_task(config, config.task, pipeline)
+    if config.emulated or config.model in DIGITS:
         ran = "digits" if config.model in DIGITS else f"digits (emulates {config.model})"
-        made = build_emulated(config.parameters, config.seed, config.matrices)
-        return Task(made, torch.device("cpu"), ran, None)
-    if config.model in DIGITS:
-        small = build_emulated(config.parameters, config.seed)
-        return Task(small, torch.device("cpu"), "digits", None)
+        made = build_emulated(config.parameters, config.seed, config.matrices if config.emulated else ())
+        return TaskRunner(DigitsTask(made), torch.device("cpu"), ran, config.batch_size, pipeline=pipeline)
     try:
         network = build_model(config.model, config.seed)
     except TaskError as error:
@@ -87,5 +246,21 @@ def build_task(config: PeerConfig) -> Task:
             f"model: {config.model} needs text or speech, but the shards of this version hold images; "
             f"use one of {', '.join(VISION)}, or emulate it"
         )
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return Task(network, device, config.model, _IMAGE_SIDE)
+    task = DigitsTask(network, _IMAGE_SIDE)
+    return TaskRunner(task, _device(), config.model, config.batch_size, pipeline=pipeline)
+
+
+def _build_task(config: PeerConfig, settings: Mapping[str, Any], pipeline: Pipeline | None) -> TaskRunner:
+    call = str(settings["call"])
+    ran = next((name for name, path in BUILT_IN.items() if path == call), call)
+    task = build(call, settings.get("with", {}), config.seed)
+    rest: nn.ParameterList | None = None
+    if config.emulated:
+        own = sum(parameter.numel() for parameter in task.model.parameters() if parameter.requires_grad)
+        rest = ballast(config.parameters, own, config.matrices)
+    device = torch.device("cpu") if config.emulated else _device()
+    return TaskRunner(task, device, ran, config.batch_size, pipeline=pipeline, ballast=rest)
+
+
+def _device() -> torch.device:
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
+
 import boto3
 import numpy as np
 import pytest
 from moto import mock_aws
+from PIL import Image
 
 from cloud.storage import digits
 from cloud.storage.check import check_shards
@@ -31,6 +34,12 @@ def aws(monkeypatch):
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hunter2")
     for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
+
+
+def png(width, height):
+    file = io.BytesIO()
+    Image.new("L", (width, height)).save(file, "png")
+    return file.getvalue()
 
 
 def decoded(path):

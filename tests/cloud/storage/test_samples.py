@@ -76,6 +76,71 @@ def test_duplicate_member_is_corrupt():
         read(target.getvalue())
 
 
+def members(*names):
+    target = io.BytesIO()
+    with tarfile.open(fileobj=target, mode="w", format=tarfile.USTAR_FORMAT) as tar:
+        for name in names:
+            tar.addfile(tarfile.TarInfo(name))
+    return target.getvalue()
+
+
+def header_of(data, number):
+    with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+        return tar.getmembers()[number].offset
+
+
+def test_a_zeroed_header_in_the_middle_is_corrupt():
+    data = make_tar(SAMPLES, style=tarfile.USTAR_FORMAT)
+    at = header_of(data, 7)
+    with pytest.raises(CorruptShardError, match="data follows the end-of-archive mark"):
+        read(data[:at] + bytes(512) + data[at + 512 :])
+
+
+def test_two_tars_in_one_file_are_corrupt():
+    with pytest.raises(CorruptShardError, match="data follows the end-of-archive mark"):
+        read(TAR + TAR)
+
+
+def test_names_and_extensions_are_kept_as_they_are():
+    got = read(members("x/a.JPG", "x/a.cls.txt", "x/.hidden", "x/b.JPG", "x/plain", "x/c.", ".a.jpg"))
+    assert [sorted(sample) for sample in got] == [
+        ["JPG", "__key__", "__url__", "cls.txt"],
+        ["JPG", "__key__", "__url__"],
+    ]
+    assert [sample["__key__"] for sample in got] == ["x/a", "x/b"]
+
+
+def with_webdataset(data):
+    """What webdataset's own iterator makes of a shard, with its strictest settings."""
+    from webdataset.handlers import reraise_exception
+    from webdataset.tariterators import group_by_keys, tar_file_expander
+
+    source = [{"url": "s3://b/x.tar", "stream": io.BytesIO(data)}]
+    return list(group_by_keys(tar_file_expander(source, handler=reraise_exception)))
+
+
+def test_webdataset_alone_loses_the_rest_of_a_shard_that_was_cut_or_damaged_between_two_members():
+    """Why `read_shard` has a tar reader of its own; if this fails, a newer webdataset may have made it unnecessary."""
+    data = make_tar(SAMPLES, style=tarfile.USTAR_FORMAT)
+    assert len(with_webdataset(data)) == len(SAMPLES)
+    at = header_of(data, 10)
+    damaged = bytearray(data)
+    damaged[at + 5] ^= 0xFF
+    zeroed = data[:at] + bytes(512) + data[at + 512 :]
+    for bad in (data[:at], data[: at + 100], bytes(damaged), zeroed):
+        assert len(with_webdataset(bad)) == 5
+        with pytest.raises((TruncatedShardError, CorruptShardError)):
+            read(bad)
+
+
+def test_webdataset_alone_alters_samples():
+    """Why `read_shard` gives `group_by_keys` a function for names and keeps the case of extensions."""
+    got = with_webdataset(members("x/a.JPG", "x/.hidden.jpg", "x/a.cls"))
+    assert [sample["__key__"] for sample in got] == ["x/a", "x/", "x/a"]  # one sample has become three
+    assert "jpg" in got[0]
+    assert [sample["__key__"] for sample in read(members("x/a.JPG", "x/.hidden.jpg", "x/a.cls"))] == ["x/a"]
+
+
 SHARDS = {
     f"s3://b/{name}.tar": make_tar({f"{name}{n}": {"cls": b"%d" % n} for n in range(5)}) for name in "abcd"
 }

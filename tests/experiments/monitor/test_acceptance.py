@@ -6,6 +6,7 @@ import copy
 import functools
 import math
 from dataclasses import replace
+from typing import Any
 
 import dht_entries as entries
 import pytest
@@ -18,6 +19,7 @@ from experiments.monitor import acceptance
 from experiments.monitor.acceptance import Gate, Verifier, raw_entries
 from experiments.monitor.progress import ProgressBoard
 from experiments.monitor.roster import Roster, RosterError, load_roster
+from experiments.monitor.sink import Sink, line_of, read_accepted
 from experiments.wire.dht_records import (
     EVALUATIONS_FIELD,
     MAX_VALUE_BYTES,
@@ -200,6 +202,42 @@ def test_evaluations_are_validated_too():
     value["evals"][0]["accuracy"] = 1.01
     _, wrong = gate.offer([a.entry(value | {"seq": 2}, field=EVALUATIONS_FIELD)], _roster(), NOW_S)
     assert [one.reason for one in wrong] == ["values"]
+
+
+@pytest.mark.parametrize(
+    ("metrics", "reason"),
+    [
+        ({"wer": 1.5, "loss.test-2": -3.0}, None),
+        ({}, None),
+        ({"wer": 1}, "schema"),
+        ({"wer": float("nan")}, "values"),
+        ({"wer": float("inf")}, "values"),
+        ({"WER": 1.5}, "schema"),
+        ({f"m{n}": 1.0 for n in range(33)}, "values"),
+        (None, "schema"),
+    ],
+)
+def test_metrics_of_an_evaluation_are_validated(metrics: Any, reason: str | None):
+    gate, a = _gate(), _peer("a")
+    row = Evaluation(a.vm, 4, NOW_S, None, 0.3, 500, {})
+    value = encode_evaluations("a", 0, 1, [row])
+    value["evals"][0]["metrics"] = metrics
+    new, wrong = gate.offer([a.entry(value, field=EVALUATIONS_FIELD)], _roster(), NOW_S)
+    assert new == ([replace(row, metrics=metrics)] if reason is None else [])
+    assert [one.reason for one in wrong] == ([reason] if reason else [])
+
+
+def test_lines_of_evaluations_are_read_back_and_older_lines_too(tmp_path):
+    old = Evaluation("run-a-0", 4, NOW_S, 0.91, 0.3, 500)
+    new = Evaluation("run-a-0", 5, NOW_S, None, 0.3, 500, {"wer": 0.5})
+    assert line_of(old) == {
+        "kind": "evaluation", "vm": "run-a-0", "epoch": 4, "at_s": NOW_S, "accuracy": 0.91, "loss": 0.3, "samples": 500
+    }  # fmt: skip
+    path = tmp_path / "monitor.jsonl"
+    sink = Sink(path)
+    sink.write(line_of(row) for row in (old, new))
+    sink.close()
+    assert list(read_accepted(path)) == [old, new]
 
 
 @given(data=st.data())

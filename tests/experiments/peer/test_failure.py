@@ -9,9 +9,13 @@ from typing import Any, cast
 import pytest
 
 from cloud.provider import Observed
-from cloud.storage.errors import CorruptShardError, StorageError, StoreUnreachableError, TruncatedShardError
+from cloud.storage.errors import CorruptShardError, StoreUnreachableError, TruncatedShardError
 from experiments.peer import peer
 from experiments.peer.status import Status
+from experiments.peer.swarm.start_weights import StartWeightsError
+from experiments.peer.training.decoding import WorkerEndedError
+from experiments.pipeline.errors import BadSampleError, PipelineError
+from experiments.tasks.protocol import TaskError
 from orchestrator.controller import tick as shell
 
 SHARD = "s3://digits/train-000001.tar"
@@ -23,10 +27,15 @@ SHARD = "s3://digits/train-000001.tar"
         (CorruptShardError(SHARD, 512, "not a tar header"), True),
         (TruncatedShardError(SHARD, 7000), True),
         (StoreUnreachableError(f"nobody gave a byte of {SHARD}"), False),
+        (BadSampleError(SHARD, "00000003", "decode", "it is no image"), True),
+        (TaskError(f"my_task.py:7: wrong for {SHARD}"), True),
+        (PipelineError(f"the first 100 samples are all bad, such as one of {SHARD}"), True),
+        (StartWeightsError(f"the weights differ, and {SHARD} is not to blame"), True),
+        (WorkerEndedError(f"a process that decodes {SHARD} ended"), False),
     ],
 )
-def test_corrupt_data_is_unrecoverable_and_an_unreachable_store_is_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: StorageError, hopeless: bool
+def test_errors_of_data_and_task_are_unrecoverable_and_an_unreachable_store_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, hopeless: bool
 ):
     def assemble(*_: object) -> None:
         raise error

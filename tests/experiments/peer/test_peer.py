@@ -15,12 +15,15 @@ import pytest
 import torch
 
 from cloud.storage.counter import ByteCounter
+from cloud.storage.errors import StoreUnreachableError
 from experiments.peer import peer as module
 from experiments.peer.optimizer.single_peer import PlainOptimizer
 from experiments.peer.peer import Peer
 from experiments.peer.status import Status
 from experiments.peer.swarm.members import Member
+from experiments.peer.swarm.start_weights import StartWeightsError
 from experiments.peer.training.step_timer import Padding
+from experiments.pipeline.errors import BadSampleError
 from metrics.records import EpochRecord, IngressRecord
 
 
@@ -36,7 +39,9 @@ class Parts:
     code: int = 0
     local_epoch: int = 3
     soft_left_s: float = math.inf
-    heldout: tuple[torch.Tensor, torch.Tensor] | None = (torch.zeros(2, 64), torch.zeros(2))
+    heldout: Any = field(default_factory=lambda: SimpleNamespace(batches=lambda: iter(["batch"]), samples=2))
+    fails: Exception | None = None  # what the evaluation raises
+    start_weights: str = ""
     members: tuple[Member, ...] = (Member("r-b-0", "b", "ready", 0, "/ip4/10.0.0.2/tcp/1/p2p/QmB"),)
     public_only: tuple[str, ...] = ()
 
@@ -54,8 +59,11 @@ class Parts:
             stop.set()
         return self.began
 
-    def evaluate(self, heldout: Any) -> tuple[float, float]:
-        return 0.5, 1.25
+    def evaluate(self, batches: Any) -> dict[str, float]:
+        assert list(batches) == ["batch"]
+        if self.fails is not None:
+            raise self.fails
+        return {"accuracy": 0.5, "loss": 1.25}
 
     def parameters(self) -> list[torch.nn.Parameter]:
         return [torch.nn.Parameter(torch.ones(2))]
@@ -83,7 +91,7 @@ def peer_of(parts: Parts, folder: Path) -> Peer:
     stack = ExitStack()
     for name in ("first started", "last started"):
         stack.callback(parts.note(f"end {name}"))
-    config = SimpleNamespace(vm="r-a-0", slot="a", shards=(), expected_peers=2, barrier_timeout_s=9.0)
+    config = SimpleNamespace(vm="r-a-0", slot="a", seed=7, shards=(), expected_peers=2, barrier_timeout_s=9.0)
     part = cast(Any, parts)
     return Peer(
         config=cast(Any, config), folder=folder, status=Status(folder / "status.json"), parts=stack,
@@ -104,7 +112,7 @@ def peer_of(parts: Parts, folder: Path) -> Peer:
             start=parts.note("reading"),
             share_among=lambda slot, slots, _: parts.calls.append(f"{slot} of {','.join(slots)}"),
         )),
-        heldout=parts.heldout, counter=ByteCounter(), steps=part,
+        heldout=parts.heldout, start_weights=parts.start_weights, counter=ByteCounter(), steps=part,
     )  # fmt: skip
 
 
@@ -116,7 +124,7 @@ def test_course_of_a_completed_run(parts: Parts, tmp_path: Path) -> None:
     assert peer_of(parts, tmp_path).run() == 0
     assert [call for call in parts.calls if not call.startswith("train <")] == [
         "announced", "announce training 3", "located ['/ip4/10.0.0.2/tcp/1/p2p/QmB']", "a of a,b", "reading",
-        "trained", "close", "evaluation 3 0.5 1.25 2", "flush 5.0", "egress", "announce serving 3",
+        "trained", "close", "evaluation 3 {'accuracy': 0.5, 'loss': 1.25} 2", "flush 5.0", "egress", "announce serving 3",
         "end last started", "end first started",
     ]  # fmt: skip
     found = document(tmp_path)
@@ -130,7 +138,7 @@ def test_a_stop_while_training_leaves_the_round_before_anything_ends(parts: Part
     assert peer_of(parts, tmp_path).run() == 0
     at = parts.calls.index("leave_round 3.0")
     assert parts.calls[at - 1 :] == [
-        "close", "leave_round 3.0", "evaluation 3 0.5 1.25 2", "end last started", "end first started",
+        "close", "leave_round 3.0", "evaluation 3 {'accuracy': 0.5, 'loss': 1.25} 2", "end last started", "end first started",
     ]  # fmt: skip
     assert document(tmp_path)["phase"] == "leaving"
 
@@ -139,6 +147,32 @@ def test_urgent_shutdown_skips_the_evaluation_and_keeps_the_exit_code(parts: Par
     parts.finished, parts.requested, parts.urgent, parts.code = False, True, True, 3
     assert peer_of(parts, tmp_path).run() == 3
     assert not [call for call in parts.calls if call.startswith("evaluation")]
+
+
+def test_an_unreachable_store_costs_the_evaluation_and_wrong_data_the_run(
+    parts: Parts, tmp_path: Path
+) -> None:
+    parts.fails = StoreUnreachableError("no byte came")
+    assert peer_of(parts, tmp_path).run() == 0
+    assert document(tmp_path)["warnings"] == ["epoch 3 was not evaluated: no byte came"]
+    assert not [call for call in parts.calls if call.startswith("evaluation")]
+    parts.fails = BadSampleError("s3://b/x.tar", "7", "decode", "it is no image")
+    with pytest.raises(BadSampleError):
+        peer_of(parts, tmp_path).run()
+
+
+@pytest.mark.parametrize(("began", "refused"), [("ready", True), ("timeout", True), ("joined", False)])
+def test_a_peer_with_other_start_weights_than_the_lowest_slot_does_not_train(
+    parts: Parts, tmp_path: Path, began: str, refused: bool
+) -> None:
+    lowest = Member("r-A-0", "A", "ready", 0, parts.members[0].maddr, 0.0, "0" * 16)
+    parts.members, parts.began, parts.start_weights = (lowest, *parts.members), began, "1" * 16
+    if not refused:
+        assert peer_of(parts, tmp_path).run() == 0
+        return
+    with pytest.raises(StartWeightsError, match="r-a-0 differ from those of r-A-0"):
+        peer_of(parts, tmp_path).run()
+    assert "trained" not in parts.calls
 
 
 def test_a_stop_before_the_start_trains_nothing(parts: Parts, tmp_path: Path) -> None:

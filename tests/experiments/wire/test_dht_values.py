@@ -32,6 +32,7 @@ NOW_S = 1_000_000.0
 KEY, OTHER_KEY = generate_record_key()[1], generate_record_key()[1]
 PEER, OTHER_PEER = generate_identity()[1], generate_identity()[1]
 GOOD = ("r-a-0", "a", "training", 3, f"/ip4/10.0.0.1/tcp/31337/p2p/{PEER}")
+WITH_WEIGHTS = (*GOOD, "0123456789abcdef")
 SUBKEY = subkey_of("r-a-0", KEY)
 
 SCALARS = (
@@ -104,6 +105,8 @@ def test_no_record_raises_in_a_peer(found: object):
 
 def test_a_member_that_announces_itself_is_read():
     assert parse_members({SUBKEY: entry(GOOD)}, NOW_S) == [Member(*GOOD, until_s=NOW_S + 30.0)]
+    (member,) = parse_members({SUBKEY: entry(WITH_WEIGHTS)}, NOW_S)
+    assert member == Member(*GOOD, until_s=NOW_S + 30.0, weights=WITH_WEIGHTS[-1])
     assert parse_members(None, NOW_S) == []
 
 
@@ -117,6 +120,8 @@ def test_a_member_that_announces_itself_is_read():
         (SUBKEY, (*GOOD[:4], "alone"), NOW_S),
         (SUBKEY, (*GOOD[:4], "/ip4/10.0.0.1/tcp/31337/p2p/0OIl"), NOW_S),  # no base58
         (SUBKEY, (*GOOD[:3], True, GOOD[4]), NOW_S),
+        (SUBKEY, (*GOOD, 7), NOW_S),
+        (SUBKEY, (*WITH_WEIGHTS, "x"), NOW_S),
         (SUBKEY, (*GOOD[:3], 2**63, GOOD[4]), NOW_S),
         (SUBKEY, (*GOOD[:2], "asleep", *GOOD[3:]), NOW_S),
         (SUBKEY, None, NOW_S),
@@ -256,10 +261,23 @@ def test_in_a_closed_swarm_a_value_cannot_replace_a_dictionary():
 
 
 @pytest.mark.parametrize(
-    "value", [GOOD, None, (*GOOD[:3], 3.0, GOOD[4]), [*GOOD], GOOD[:4], "x", (*GOOD[:2], "asleep", *GOOD[3:])]
+    "value",
+    [
+        GOOD,
+        WITH_WEIGHTS,
+        None,
+        (*GOOD[:3], 3.0, GOOD[4]),
+        [*GOOD],
+        GOOD[:4],
+        "x",
+        (*GOOD[:2], "asleep", *GOOD[3:]),
+        (*GOOD, "0123"),
+        (*GOOD, 7),
+        (*WITH_WEIGHTS, "x"),
+    ],
 )
 def test_nodes_accept_only_well_formed_announcements(value: Any):
-    good = value is None or value is GOOD  # 3.0 == 3
+    good = value is None or value is GOOD or value is WITH_WEIGHTS  # 3.0 == 3
     try:
         parsed = OrchSchema.parse_obj(
             {"orch_epochs": {}, "orch_evaluations": {}, "orch_members": {SUBKEY: value}}

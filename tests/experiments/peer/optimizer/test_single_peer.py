@@ -17,7 +17,9 @@ from peer_rig import PeerProcess, config_of, serve_folder
 
 from cloud.storage.counter import ByteCounter
 from cloud.storage.digits import write_shards
+from cloud.storage.samples import Cursor
 from experiments.peer.optimizer.single_peer import PlainOptimizer
+from experiments.peer.training.loader import Loaded
 from experiments.peer.training.loop import Hooks, Trainer
 from metrics.epochs.granularity import calculation, communication, granularity
 from metrics.epochs.throughput import swarm_epochs
@@ -83,13 +85,14 @@ def test_it_steps_with_the_mean_gradient_of_the_target_batch():
 def run(epochs: list[EpochRecord], on_round: Callable[[], None] | None = None) -> bool:
     weight = torch.nn.Parameter(torch.zeros(1))
     task = SimpleNamespace(
-        move=lambda batch: batch, loss=lambda _: (weight * weight).sum(), wait=lambda: None, ran="toy"
-    )
+        move=lambda batch: batch, loss=lambda _: (weight * weight).sum(), backward=torch.Tensor.backward,
+        check_loss=lambda *_: None, wait=lambda: None, ran="toy",
+    )  # fmt: skip
     config = SimpleNamespace(
         max_epochs=3, samples_limit=None, vm="r-a-0", coalesce=1, batch_size=BATCH, forward_s=0.002, backward_s=0.004
     )  # fmt: skip
     hooks = Hooks(lambda _: None, lambda e, *_: epochs.append(e), lambda: [], lambda *_: 0, lambda: None)
-    batches = SimpleNamespace(next=lambda _: (torch.zeros(4), torch.zeros(4)))
+    batches = SimpleNamespace(next=lambda _: Loaded((torch.zeros(4), torch.zeros(4)), (), Cursor()))
     plain = PlainOptimizer(torch.optim.SGD([weight], lr=0.1), FakeTracker(), TARGET)
     return Trainer(
         cast(Any, config), cast(Any, task), plain, cast(Any, batches), dict, ByteCounter(), hooks, threading.Event()

@@ -11,7 +11,14 @@ from hivemind.utils import MSGPackSerializer
 from hivemind.utils.crypto import RSAPrivateKey
 
 from experiments.peer.reporting.publish import Publisher, PublishError, use_record_key
-from experiments.wire.dht_records import KEEP_EPOCHS, MAX_EPOCHS, RecordError, decode_epochs
+from experiments.wire.dht_records import (
+    KEEP_EPOCHS,
+    MAX_EPOCHS,
+    OrchSchema,
+    RecordError,
+    decode_epochs,
+    decode_evaluations,
+)
 from experiments.wire.record_keys import generate_record_key
 from metrics.records import EgressRecord, EpochRecord, IngressRecord
 
@@ -138,7 +145,7 @@ def test_hanging_dht_does_not_block_training(start):
     publisher = start(dht)
     for number in range(1, 4):
         publisher.epoch(*_epoch(number))  # returns although nothing is stored
-    publisher.evaluation(3, 0.5, 2.0, 100)
+    publisher.evaluation(3, {"accuracy": 0.5, "loss": 2.0}, 100)
     assert not publisher.flush(0.05)
     dht.gate.set()
     assert publisher.flush(5)
@@ -157,7 +164,7 @@ def test_records_that_readers_refuse_are_refused(start):
         with pytest.raises(RecordError):
             publisher.epoch(*_epoch(1, **wrong))
     with pytest.raises(RecordError):
-        publisher.evaluation(1, 1.5, 0.1, 10)
+        publisher.evaluation(1, {"accuracy": 1.5, "loss": 0.1}, 10)
     publisher.epoch(*_epoch(1, loss=float("nan")))  # a diverged training is still measured
 
 
@@ -186,3 +193,24 @@ def test_record_key_becomes_hiveminds_process_key(record_key, tmp_path):
     other.write_text("no key")
     with pytest.raises(PublishError, match=r"other\.key"):
         use_record_key(other)
+
+
+def test_an_evaluation_has_the_fields_of_earlier_versions_unless_the_task_has_other_figures(start):
+    for figures, more in (
+        ({"accuracy": 0.5, "loss": 2.0}, {"accuracy": 0.5, "loss": 2.0}),
+        ({"accuracy": 0.5}, {"accuracy": 0.5, "loss": None}),
+        ({"loss": 2.0, "wer": 1.5}, {"accuracy": None, "loss": 2.0, "metrics": {"wer": 1.5}}),
+        ({"loss": 2.0}, {"accuracy": None, "loss": 2.0, "metrics": {}}),
+    ):
+        dht = _Dht()
+        publisher = start(dht)
+        publisher.evaluation(3, figures, 100)
+        assert publisher.flush(5)
+        value = dht.stored[-1][2]
+        assert value["evals"] == [{"epoch": 3, "at": _NOW_S, "samples": 100, **more}]
+        assert OrchSchema.parse_obj({
+            "orch_epochs": {}, "orch_evaluations": {dht.stored[-1][1]: value}, "orch_members": {}
+        }).dict()["orch_evaluations"] == {dht.stored[-1][1]: value}  # fmt: skip
+        _, (row,) = decode_evaluations(value, _VM, "a", 0, _NOW_S)
+        assert (row.accuracy, row.loss) == (more["accuracy"], more["loss"])
+        assert row.metrics == more.get("metrics", {})

@@ -16,11 +16,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloud.storage.counter import ByteCounter
+from cloud.storage.samples import Cursor
 from experiments.peer.optimizer.swarm_optimizer import Round
 from experiments.peer.processes import Departure
 from experiments.peer.shutdown.policy import LEASE_EXPIRED, Grace, ShutdownPolicy, grace, round_fits
 from experiments.peer.shutdown.preemption_notices import Notice
 from experiments.peer.status import Status
+from experiments.peer.training.loader import Loaded
 from experiments.peer.training.loop import Hooks, Trainer
 from metrics.records import EpochRecord
 
@@ -230,13 +232,14 @@ def trainer_of(
 ) -> Trainer:
     weight = torch.nn.Parameter(torch.zeros(1))
     task = SimpleNamespace(
-        move=lambda batch: batch, loss=lambda _: (weight * weight).sum(), wait=lambda: None, ran="toy"
-    )
+        move=lambda batch: batch, loss=lambda _: (weight * weight).sum(), backward=torch.Tensor.backward,
+        check_loss=lambda *_: None, wait=lambda: None, ran="toy",
+    )  # fmt: skip
     config = SimpleNamespace(
         max_epochs=3, samples_limit=None, vm="r-a-0", coalesce=1, batch_size=4, forward_s=0.0, backward_s=0.0
     )
     hooks = Hooks(lambda _: None, lambda e, *_: epochs.append(e), lambda: [], lambda *_: 0, lambda: None)
-    batches = SimpleNamespace(next=lambda _: (torch.zeros(4), torch.zeros(4)))
+    batches = SimpleNamespace(next=lambda _: Loaded((torch.zeros(4), torch.zeros(4)), (), Cursor()))
     return Trainer(
         cast(Any, config), cast(Any, task), cast(Any, optimizer), cast(Any, batches), dict, ByteCounter(),
         hooks, stop, paused=paused,

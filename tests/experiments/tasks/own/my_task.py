@@ -17,8 +17,8 @@ from experiments.tasks.errors import TaskError
 
 FIELDS = {"image": ("png",), "label": ("cls",)}
 DECODE = (
-    Op("pixels", "cloud.storage.digits:decode_pixels", "image", "bytes", "array"),
-    Op("digit", "cloud.storage.digits:decode_label", "label", "bytes", "number"),
+    Op("pixels", "experiments.pipeline.builtin.digits:pixels", "image", "bytes", "array"),
+    Op("digit", "experiments.pipeline.builtin.label:class_number", "label", "bytes", "number"),
 )
 PLAIN = Pipeline("plain digits", FIELDS, DECODE)
 

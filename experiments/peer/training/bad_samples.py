@@ -1,0 +1,55 @@
+"""What happens when a sample cannot be decoded: the run fails, or the sample is left out and counted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from experiments.peer.config import PeerConfigError
+from experiments.pipeline.errors import BadSampleError, PipelineError
+
+_ALL_BAD = 100  # samples: with so many at the start the pipeline is wrong, not the data
+_REPORT_EVERY = 100
+
+
+class BadSamples:
+    """Applies `PeerConfig.bad_samples` to the results of decoding, in one thread."""
+
+    def __init__(self, policy: str, warn: Callable[[str], None], what: str = "samples") -> None:
+        """`warn` gets a sentence with the count, again when it has changed. Raises PeerConfigError."""
+        if policy not in ("fail", "skip"):
+            raise PeerConfigError(f"bad_samples: {policy!r} is not one of fail, skip")
+        self._skip, self._warn, self._what = policy == "skip", warn, what
+        self._first: BadSampleError | None = None
+        self._reported = 0
+        self._any_good = False
+        self.count = 0
+
+    def good(self) -> None:
+        """Note a sample that could be decoded."""
+        self._any_good = True
+
+    def bad(self, error: BadSampleError) -> None:
+        """Count a bad sample. Raises `error` if bad samples are not skipped, PipelineError if all samples are bad."""
+        if not self._skip:
+            raise error
+        self.count += 1
+        self._first = self._first or error
+        if self.count >= _ALL_BAD:
+            self.check_any_good()
+        if self.count >= self._reported + _REPORT_EVERY:
+            self.report()
+
+    def check_any_good(self) -> None:
+        """Raise PipelineError if there was no good sample so far."""
+        if not self._any_good:
+            raise PipelineError(
+                f"the first {self.count} {self._what} are all bad, so the pipeline does not fit the data; "
+                f"the first of them: {self._first}"
+            )
+
+    def report(self) -> None:
+        """Warn if the count has changed."""
+        if self.count > self._reported:
+            self._reported = self.count
+            left_out = f"{self.count} bad {self._what}" if self.count > 1 else f"1 bad {self._what[:-1]}"
+            self._warn(f"{left_out} left out; the first: {self._first}")

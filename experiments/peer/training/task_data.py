@@ -1,0 +1,48 @@
+"""The data of a task: the sources of its training batches and of its held-out batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from cloud.storage.opener import ShardOpener
+from cloud.storage.shares import shards_for
+from experiments.peer.config import PeerConfig
+from experiments.peer.training.bad_samples import BadSamples
+from experiments.peer.training.decoding import Decoder, Workers
+from experiments.peer.training.loader import HeldOut, TaskSource
+from experiments.peer.training.task import TaskRunner, evaluation_samples
+
+
+def training_source(
+    config: PeerConfig, opener: ShardOpener, task: TaskRunner, warn: Callable[[str], None]
+) -> TaskSource:
+    """Make the source of training batches, of all shards at first. `warn` gets the count of bad samples.
+
+    Raises PeerConfigError, BadUrlError.
+    """
+    return TaskSource(
+        shards_for(config.slot, [config.slot], config.shards),
+        opener.open,
+        Decoder(task.pipeline, config.seed),
+        task.collate,
+        Workers.of(config.workers),
+        BadSamples(config.bad_samples, warn),
+    )
+
+
+def held_out(
+    config: PeerConfig, opener: ShardOpener, task: TaskRunner, warn: Callable[[str], None]
+) -> HeldOut | None:
+    """The held-out samples; None if the experiment has none. Raises PeerConfigError."""
+    if not config.heldout_shards:
+        return None
+    return HeldOut(
+        config.heldout_shards,
+        opener.open,
+        task.heldout_pipeline,
+        task.collate,
+        Workers.of(config.workers),
+        partial(BadSamples, config.bad_samples, warn, "held-out samples"),
+        evaluation_samples(config),
+    )
