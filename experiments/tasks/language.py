@@ -52,9 +52,8 @@ def build_text_model(task: str, settings: TextSettings, seed: int) -> nn.Module:
         if tokenizer.token(role) is not None
     }
     if task == "causal-lm":
-        ids.pop(
-            "pad_token_id", None
-        )  # transformers would ask for a mask, which padding after the text does not need
+        # With it, transformers would ask for a mask, which padding after the text does not need.
+        ids.pop("pad_token_id", None)
     if task == "speech-recognition":
         # Whisper's own lists of suppressed tokens are ids of another tokenizer.
         ids |= {"decoder_start_token_id": tokenizer.token_id("bos"), "begin_suppress_tokens": None}

@@ -70,7 +70,8 @@ class TextSettings(Settings):
     )
     sequence_length: Annotated[int, Field(ge=8)] = Field(
         128,
-        description="Tokens of a text; longer ones are cut. In speech-recognition also the most that are decoded.",
+        description="Tokens of a text; longer ones are cut. In speech-recognition the most that a transcript may have, and "
+        "the most that are decoded.",
     )
 
 

@@ -22,6 +22,7 @@ from experiments.tasks.settings import SpeechRecognition, read_settings
 from experiments.tasks.word_errors import word_errors
 
 TASK = "speech-recognition"
+_POSITIONS_PER_S = 50  # of the encoder, two frames each
 
 Batch = dict[str, torch.Tensor]
 """audio: float32 (n, mel bins, frames); labels: int64 (n, length), -100 after the transcript's end token."""
@@ -93,7 +94,7 @@ class SpeechRecognitionTask(TextTask):
             "sampling_rate": 16000,
             "hop_length": 160,
             "n_fft": 400,
-            "chunk_length": frames // 100,  # s; 100 frames a second
+            "chunk_length": frames // (2 * _POSITIONS_PER_S),  # s
         }
         (folder / "preprocessor_config.json").write_text(
             json.dumps(document, indent=2) + "\n", encoding="utf-8"
@@ -133,6 +134,11 @@ def _audio_shape(model: nn.Module) -> tuple[int, int]:
     if getattr(config, "model_type", "") != "whisper" or bins is None or positions is None:
         raise TaskError(
             f"config: speech-recognition supports models of type whisper only, not {config.model_type}"
+        )
+    if positions % _POSITIONS_PER_S:
+        raise TaskError(
+            f"config: max_source_positions is {positions}; use a multiple of {_POSITIONS_PER_S}, because transformers' "
+            "feature extractor takes whole seconds"
         )
     return bins, 2 * positions
 

@@ -58,6 +58,7 @@ def test_greedy_decoding_with_a_cache_gives_the_tokens_of_the_whole_sequence(tok
 def test_only_whisper_is_supported_and_only_as_long_as_it_can(tokenizer: str) -> None:
     for settings, message in (
         ({"config": {"model_type": "moonshine"}}, "supports models of type whisper only, not moonshine"),
+        ({"config": {**TINY_WHISPER, "max_source_positions": 75}}, "is 75; use a multiple of 50"),
         (
             {"config": TINY_WHISPER, "sequence_length": 33},
             "sequence_length: 33, but the model has positions for 32",
