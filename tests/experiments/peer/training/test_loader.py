@@ -114,35 +114,28 @@ def test_all_workers_make_the_same_items_of_a_broken_connection(workers: Workers
     if workers.in_order or workers.count == 1:
         assert got == expected
     else:
-        # which of the last samples come first is not fixed
+        # a slow worker may hold its samples back for any time, but not more than these
         assert len(set(got)) == len(got)
-        ahead = workers.count * 16 + 8
-        assert set(got) <= set(found(taken(sources(Workers()), TWO_PASSES + ahead)))
-        assert set(expected[:-ahead]) <= set(got)
-        assert got != expected
+        assert set(got) <= set(found(taken(sources(Workers()), TWO_PASSES + workers.count * 2)))
+        assert len(set(expected) - set(got)) <= workers.count * 16
+        assert workers.kind == "process" or got != expected
 
 
 @pytest.mark.parametrize("workers", [*THREADS, *PROCESSES])
-def test_a_restart_from_a_cursor_repeats_little_and_loses_nothing(workers: Workers, sources: Sources) -> None:
+def test_a_restart_from_a_cursor_loses_nothing(workers: Workers, sources: Sources) -> None:
     expected = reference(sources)
     before = taken(sources(workers), 11)
-    after = taken(sources(workers, cursor=before[-1].cursor), TWO_PASSES - 11)
-    got = [*found(before), *found(after)]
+    at = before[-1].cursor
+    after = taken(sources(workers, cursor=at), TWO_PASSES - 11)
     if workers.in_order or workers.count == 1:
-        assert got == expected
-    else:
-        repeated = len(got) - len(set(got))
-        ahead = workers.count * 16
-        assert repeated <= ahead
-        assert set(expected[: -2 * ahead]) <= set(got)
-
-
-def test_the_cursor_of_unordered_workers_waits_for_the_slowest(sources: Sources) -> None:
-    source = sources(Workers("thread", 3, in_order=False))
-    for loaded in taken(source, 12):
-        at = loaded.cursor
-        # the number of samples before the cursor, in a reader that delivers in order
-        assert len(at.done) * SAMPLES + at.samples <= 12 * 8
+        assert [*found(before), *found(after)] == expected
+        return
+    position = len(at.done) * SAMPLES + at.samples  # samples before the cursor
+    assert at.epoch == 0
+    assert position <= 11 * 8
+    assert set(expected[:position]) <= set(found(before))  # whoever was slow
+    following = expected[position:][: len(found(after))]
+    assert len(set(following) - set(found(after))) <= workers.count * 16
 
 
 @pytest.mark.parametrize("workers", [*THREADS, *PROCESSES])
