@@ -121,7 +121,9 @@ def test_failure_of_a_run_is_a_run_error(
     assert launcher.watch(job("a"), RUN, time.time() + 1000).kind == "ended"
 
 
-@pytest.mark.parametrize("error", [TeardownError("VMs may be left"), DiskFullError("no room")])
+@pytest.mark.parametrize(
+    "error", [TeardownError("VMs may be left"), DiskFullError("no space left on the disk")]
+)
 def test_errors_that_affect_all_runs_end_the_study(
     monkeypatch: pytest.MonkeyPatch, launcher: RunLauncher, error: Exception
 ):

@@ -27,7 +27,7 @@ from orchestrator.errors import HeldError, RefusedError, exit_code
 from orchestrator.home import owner
 from orchestrator.launch.start_lock import is_starting, start_lock
 
-NO_ROOM = OSError(errno.ENOSPC, "No space left on device")
+NO_SPACE = OSError(errno.ENOSPC, "No space left on device")
 
 
 class Cloud:
@@ -259,7 +259,7 @@ class TestFullDisk:
         assert (tmp_path / "reserve").stat().st_blocks * 512 >= 16_000_000
         assert free_reserve(tmp_path)
         assert not free_reserve(tmp_path)
-        assert is_disk_full(NO_ROOM)
+        assert is_disk_full(NO_SPACE)
         assert is_disk_full(DiskFullError("x"))
         assert not is_disk_full(OSError(errno.EIO, "x"))
         assert not is_disk_full(None)
@@ -268,7 +268,7 @@ class TestFullDisk:
         folder = make_run(home)
         keep_reserve(folder)
         told: list[tuple[str, str]] = []
-        shells_of(folder, told).next(NO_ROOM)
+        shells_of(folder, told).next(NO_SPACE)
         assert {status for status, _ in told} == {"failed"}
         assert "no space left on the disk" in told[-1][1]
         assert not (folder / "reserve").exists()
