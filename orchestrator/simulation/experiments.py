@@ -95,7 +95,7 @@ def ignored(spec: ExperimentSpec) -> list[str]:
     first = spec.peers[0].alternatives[0].accelerators
     others = {r.accelerators for group in spec.peers for r in group.alternatives} - {first}
     left_out = [
-        "traffic is neither billed nor kept back from the budget",
+        "traffic (egress of VMs and of the store), which is neither billed nor kept back from the budget",
         f"averaging takes {PeerModel().averaging_s:g} s in every epoch, whatever the network and the model",
     ]
     if others:

@@ -243,6 +243,17 @@ def test_an_experiments_measure_budget_and_settings_are_honoured(capsys: pytest.
     assert shown["ignored"][-1] == "without effect: swarm.compression, emulation, except its preempt"
 
 
+def test_traffic_is_named_as_ignored_and_costs_nothing(capsys: pytest.CaptureFixture[str]):
+    """geo-b2's two VMs cost $0.54 an hour together, and its traffic may cost $2.57 an hour."""
+    shown, said = simulated(capsys, "--set", "budget_usd=1", "--epochs", "0")
+    (traffic,) = (what for what in shown["ignored"] if "traffic" in what)
+    assert "egress of VMs and of the store" in traffic
+    assert "neither billed nor kept back from the budget" in traffic
+    assert f"ignored: {traffic}" in said.splitlines()
+    (row,) = shown["runs"]
+    assert row["spent_usd"] == pytest.approx(row["vm_hours"] * (0.27946 + 0.26502) / 2, rel=0.01)
+
+
 def test_planned_preemptions_happen(capsys: pytest.CaptureFixture[str]):
     preempt = ["--epochs", "0", "--days", "0.1", "--set", "emulation.preempt.at_s=1200"]
     shown, said = simulated(capsys, *preempt, "--set", "emulation.preempt.slot=us-0", "--slot", "us-0")
