@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -155,6 +157,16 @@ class TestLaunchUnderWay:
             pass
         with start_lock(tmp_path, 0.15):
             pass
+
+    def test_looking_at_the_start_lock_refuses_no_launch(self, tmp_path: Path):
+        with start_lock(tmp_path):
+            pass
+        with (tmp_path / "start.lock").open() as looking:
+            fcntl.flock(looking, fcntl.LOCK_SH)  # as `orch ls` does, but for longer
+            assert not is_starting(tmp_path)
+            threading.Timer(0.1, fcntl.flock, (looking, fcntl.LOCK_UN)).start()
+            with start_lock(tmp_path):
+                assert is_starting(tmp_path)
 
     def test_a_later_controller_ends_the_run_at_its_first_tick(self, home: Path):
         folder = make_run(home)
