@@ -32,17 +32,27 @@ def _prices(
         str,
         typer.Option(
             "--book",
-            help="Price book: a name, a CSV file, or several, as list-2026-11,mine.csv.",
+            metavar="NAME|FILE.csv",
+            help="Price book: a name (--books lists them), a CSV file, or several, as list-2026-11,mine.csv.",
         ),
     ] = DEFAULT_BOOK,
     prices: Annotated[
-        str, typer.Option("--prices", help="Your own price book, a CSV file; replaces --book.")
+        str,
+        typer.Option(
+            "--prices",
+            metavar="FILE.csv",
+            help="Your own price book, in place of --book; all its errors are reported.",
+        ),
     ] = "",
     books: Annotated[bool, typer.Option("--books", help="List the price books shipped with orch.")] = False,
     at: Annotated[
-        str, typer.Option("--at", help="Only prices valid on this day, for example 2026-11-21.")
+        str,
+        typer.Option("--at", metavar="DATE", help="Only prices valid on this day, for example 2026-11-21."),
     ] = "",
-    diff: Annotated[str, typer.Option("--diff", help="Show the differences to this other book.")] = "",
+    diff: Annotated[
+        str,
+        typer.Option("--diff", metavar="NAME|FILE.csv", help="Show where this other book's prices differ."),
+    ] = "",
     provider: Annotated[str, typer.Option("--provider", help="Only gcp, aws, azure, lambda, b2 or r2.")] = "",
     product: Annotated[str, typer.Option("--product", help="Only vm, egress, store_egress or storage.")] = "",
     output: Annotated[
@@ -51,9 +61,15 @@ def _prices(
 ) -> None:
     """Print a price book, or compare two price books.
 
-    Each price has a date and a source. usd is dollars per hour (vm), per GB of 10^9 bytes or per GiB of 2^30
-    bytes. It applies from tier_start units per month. VMs are billed in increments of increment_s, at least
-    minimum_s. docs/prices.md describes the books.
+    Each price has a date and a source. Products: vm (an hour of a VM), egress (bytes that a VM sends), store_egress
+    (bytes that an object store sends), storage (bytes kept for a month). usd is dollars per hour (vm), per GB of
+    10^9 bytes or per GiB of 2^30 bytes; it applies from tier_start units per month. VMs are billed in increments of
+    increment_s, at least minimum_s. docs/prices.md describes the books, and how to write rows of your own.
+
+    Emulated runs are priced by study-2023-04, the paper's prices. Rented VMs are priced by SkyPilot's catalog if it is
+    on this machine, otherwise, as their traffic always is, by the newest book (list-2026-11).
+
+    Exit: 0 printed, 2 invalid book or option.
 
     \b
     JSON: {"schema_version", "prices": [{"provider", "product", "from", "to", "item", "unit", "tier_start",
