@@ -210,11 +210,13 @@ def _lines(row: Mapping[str, Any]) -> list[dict[str, Any]]:
 def _links(row: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Sum bytes and dollars by pair of locations."""
     from metrics.readable import size, usd
+    from metrics.traffic import CLASS_WORDS
 
     cells: dict[tuple[str, ...], list[Any]] = {}
     for link in row["measured"]["links"]:
         ends = (link["src_location"] or link["src"], link["dst_location"] or link["dst"] or "unknown")
-        name = f"{link['class']} (estimated)" if link["estimated"] else link["class"]
+        words = CLASS_WORDS.get(link["class"], link["class"])
+        name = f"{words} (estimated)" if link["estimated"] else words
         cell = cells.setdefault((link["kind"], name, *ends), [0.0, 0])
         cell[0] = None if link["bytes"] is None or cell[0] is None else cell[0] + link["bytes"]
         cell[1] = None if link["usd"] is None or cell[1] is None else cell[1] + link["usd"]

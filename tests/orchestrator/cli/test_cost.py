@@ -46,7 +46,7 @@ def test_both_bases_are_shown_with_their_difference(folder: Path, output: Output
     (difference,) = [line for line in lines if "published $" in line]
     for figure in ("2^30", "in the paper 1.024e9", "in the paper 2/5", "start-up", "of the bytes) is free"):
         assert figure in difference
-    assert "inter_continent" in text
+    assert "  between continents  " in text
     assert "the data set is not billed" in text.lower()
 
 
