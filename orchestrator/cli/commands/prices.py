@@ -96,7 +96,10 @@ def _prices(
         if not rows and output is Format.table:
             typer.echo(f"no differences between {this.name} and {other.name} for this selection")
             return
-        typer.echo(rows_text("differences", rows, _DIFF, output), nl=False)
+        if output is Format.table:
+            _show_differences(rows, other)
+        else:
+            typer.echo(rows_text("differences", rows, _DIFF, output), nl=False)
         return
     rows = [_row(price) for price in this.prices(day)]
     rows = [row for row in rows if _chosen(row, provider, product)]
@@ -109,6 +112,21 @@ def _prices(
     rows = [{column: "" if cell is None else cell for column, cell in row.items()} for row in rows]
     typer.echo(rows_text("prices", rows, _TABLE, output), nl=False)
     typer.echo(f"{this.name}, sha256 {this.sha256}", err=True)
+
+
+def _show_differences(rows: Sequence[dict[str, Any]], other: PriceBook) -> None:
+    """Print the table of what this book has; prices that only the other one has are counted."""
+    changed = [
+        {**row, "change": None if row["change"] is None else f"{row['change']:+.1%}"}
+        for row in rows
+        if row["usd"] is not None
+    ]
+    if changed:
+        typer.echo(rows_text("differences", changed, _DIFF, Format.table), nl=False)
+    if len(changed) < len(rows):
+        typer.echo(
+            f"{len(rows) - len(changed)} more prices are in {other.name} only: `-o csv` lists them", err=True
+        )
 
 
 def _day(text: str) -> date | None:

@@ -33,11 +33,11 @@ def _sentence(*lines: str) -> str:
         (ROW.replace(",0,0.12", ",-1,0.12"), "mine.csv:2: tier_start '-1' is not 0 or more"),
         (ROW.replace("2023-04-01", "2023-02-30"), "mine.csv:2: valid_from '2023-02-30' is not a date"),
         (ROW.replace("2023-04-01", "20230401"), "mine.csv:2: valid_from '20230401' is not a date"),
-        (ROW.replace(",*,*,", ",us-centrall1,*,"), "mine.csv:2: from 'us-centrall1' is none of *, US"),
-        (ROW.replace(",*,*,", ",*,eu-west-1,"), "mine.csv:2: to 'eu-west-1' is none of"),
+        (ROW.replace(",*,*,", ",us-centrall1,*,"), "mine.csv:2: from 'us-centrall1' is not one of *, US"),
+        (ROW.replace(",*,*,", ",*,eu-west-1,"), "mine.csv:2: to 'eu-west-1' is not one of"),
         (VM.replace(",60,1,", ",60,0,"), "mine.csv:2: increment_s '0' is not 1 or more"),
         (VM.replace(",60,1,", ",60,1.5,"), "mine.csv:2: increment_s '1.5' is not a whole number"),
-        (VM.replace(",h,", ",month,"), "mine.csv:2: unit 'month' of vm is none of h"),
+        (VM.replace(",h,", ",month,"), "mine.csv:2: unit 'month' of vm is not h"),
         ('gcp,egress,*,*,internet,GB,0,0.12,,,2023-04-01,"cut', "mine.csv:2: not a line of CSV"),
         (ROW[:30], "mine.csv:2: 8 cells, 12 columns"),
     ],
@@ -78,6 +78,18 @@ def test_all_problems_are_counted_and_five_are_reported():
     many = _sentence(HEADER, *(ROW.replace("0.12", f"-{n}") for n in range(9)))
     assert many.count("is not 0 or more") == 5
     assert many.endswith("; 4 more problems")
+
+
+def test_a_row_reports_each_of_its_problems():
+    text = _sentence(
+        HEADER, VM.replace(",h,", ",day,").replace(",60,1,", ",soon,1,"), ROW.replace(",here", ",")
+    )
+    assert "mine.csv:2: unit 'day' of vm is not h; mine.csv:2: minimum_s 'soon' is not a whole number" in text
+    pasted = _sentence(
+        HEADER, ROW.replace("0.12", "").replace(",here", ",")
+    )  # a missing row as `orch plan` prints it
+    assert "mine.csv:2: usd '' is not an amount in US dollars" in pasted
+    assert pasted.endswith("mine.csv:2: the price has no source; write where it comes from")
 
 
 def test_files_that_are_no_text(tmp_path):

@@ -161,6 +161,25 @@ def test_the_documented_examples_can_be_launched(
     assert "launch it with `orch launch --plan plan.json`" in capsys.readouterr().err
 
 
+def test_each_documented_store_has_all_prices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    page = (ROOT / "docs" / "sky.md").read_text()
+    monkeypatch.chdir(tmp_path)
+    Path("mine.yaml").write_text(page.split("```yaml\n")[1].split("```")[0])
+    rows = (
+        page.partition("| store | `endpoint` | `region` | `location`")[2]
+        .partition("\n\n")[0]
+        .splitlines()[2:]
+    )
+    assert len(rows) == 4
+    for row in rows:
+        name, *cells = (cell.strip() for cell in row.strip("|").split("|"))
+        endpoint, region, location = (cell.split("`")[1] if "`" in cell else "" for cell in cells)
+        settings = [f"data.endpoint={endpoint}", f"data.region={region}", f"data.location={location}"]
+        plan = plan_for(load("mine.yaml", settings), "sky")
+        assert not plan.obstacles, name
+        assert plan.document["budget"]["egress_usd_per_h"] is not None, name
+
+
 def test_an_unknown_reserve_promises_no_overshoot_of_0():
     budget = plan_for(load("geo-b2", ["budget_usd=20", NO_PRICE]), "sky").document["budget"]
     assert (budget["reserve_usd"], budget["egress_usd_per_h"]) == (None, None)
