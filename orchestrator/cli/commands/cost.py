@@ -215,7 +215,7 @@ def _links(row: Mapping[str, Any]) -> list[dict[str, Any]]:
     cells: dict[tuple[str, ...], list[Any]] = {}
     for link in row["measured"]["links"]:
         ends = (link["src_location"] or link["src"], link["dst_location"] or link["dst"] or "unknown")
-        words = CLASS_WORDS.get(link["class"], link["class"])
+        words = str(CLASS_WORDS.get(link["class"], link["class"]))
         name = f"{words} (estimated)" if link["estimated"] else words
         cell = cells.setdefault((link["kind"], name, *ends), [0.0, 0])
         cell[0] = None if link["bytes"] is None or cell[0] is None else cell[0] + link["bytes"]
