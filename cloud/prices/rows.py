@@ -99,10 +99,11 @@ def parse(text: str, name: str) -> list[Price]:
     rows: list[Price] = []
     problems: list[str] = []
     try:
-        columns = _header(next(lines, None), name)
+        header = next(lines, None)
+        columns = _header(header, name)
         for cells in lines:
             where = f"{name}:{lines.line_num}"
-            if not cells:
+            if not cells or cells == header:  # rows pasted with their header
                 continue
             if len(cells) != len(columns):
                 problems.append(

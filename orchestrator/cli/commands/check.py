@@ -84,8 +84,11 @@ def _check(
     """
 
     from orchestrator.cli.exits import WRONG
+    from orchestrator.errors import UsageError
 
     if aws_role is not None:
+        if experiment:
+            raise UsageError("FILE|NAME and --aws-role are two commands: give one of them")
         _print_aws_role(aws_role, overrides or ())
         return
     spec = _experiment(experiment, overrides or (), matrix or ())

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
 from cloud.prices.book import PriceBook, PriceBookError, book_names, load
@@ -126,3 +129,15 @@ def test_a_book_cut_anywhere_is_refused_or_shorter_but_never_a_traceback(name):
             assert len(found) <= whole
         # Cut in its last cell, the source, a line is still whole.
         assert problems.startswith(f"{name}:") or text[:cut].splitlines()[-1].count(",") >= 11
+
+
+def test_rows_pasted_with_their_header_are_read():
+    assert (
+        len(list(PriceBook.from_text("\n".join([HEADER, ROW, HEADER, VM]) + "\n", "mine.csv").prices())) == 2
+    )
+
+
+def test_a_pipe_is_refused_at_once(tmp_path: Path):
+    os.mkfifo(tmp_path / "mine.csv")
+    with pytest.raises(PriceBookError, match="not a regular file"):
+        load(str(tmp_path / "mine.csv"))

@@ -257,6 +257,18 @@ def test_rows_of_ones_own_are_on_top_of_the_book_in_the_plan_and_stored_with_the
     assert str(known.usd) == "0.11"
 
 
+def test_one_row_of_ones_own_changes_nothing_said_of_the_book_below_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("orchestrator.cli.starting.today", lambda: date(2026, 11, 25))
+    rows = own_rows(tmp_path)
+    rented = lines_of(capsys, f"prices=study-2023-04,{rows}")
+    note = next(line for line in rented if line.startswith("note: traffic is priced by study-2023-04.csv of"))
+    assert note.endswith(f"use them with --set prices=auto,{rows}")
+    assert run(["plan", "geo-b2", "--set", f"prices=auto,{rows}"]) == 0
+    assert "warning" not in capsys.readouterr().out  # the paper's prices are old on purpose
+
+
 @pytest.mark.parametrize(("change", "code"), [("0.11", 0), ("0.10", 7), ("", 2)])
 def test_a_saved_plan_is_launched_with_the_price_book_it_was_made_with(
     change: str, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
