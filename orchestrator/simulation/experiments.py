@@ -46,7 +46,7 @@ def of_experiment(
     quote = sky_quoter(book, environ)
     run = patient(run_spec(spec, "sim", book, full_scale_emulation(spec, 1), rented=True, quote=quote))
     run = replace(run, egress_usd_per_h=Decimal(0))  # no traffic is simulated, so none is reserved for
-    check_money(spec, run, book, rented=True)
+    check_money(spec, run, book, rented=True, traffic=False)
     planned = preempt_options(spec, run.run_id)
     # A planned rate replaces the usual one, unless it is that of one slot.
     usual = not planned.rate_per_h or bool(planned.slot)
