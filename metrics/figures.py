@@ -56,7 +56,7 @@ class Figure:
     of_epoch: Callable[[SwarmEpoch], float | None] | None = None
     # Bytes and dollars: of all measured epochs, or of the given one.
     of_run: Callable[[RunNumbers, SwarmEpoch | None], float | None] | None = None
-    shown_factor: float = 1.0  # converts a value to `unit`
+    shown_factor: float = 1.0  # converts a value to `unit`; 1e-9: from bytes to GB
     title: str = ""  # label in comparisons with the paper; "": name and unit
     column: str = ""  # table heading; "": name and unit
     paper_column: str = ""  # column of experiments/published.csv; "": not published
@@ -64,6 +64,11 @@ class Figure:
     lower_is_better: bool = False
     short: str = ""  # label in a narrow column; "": the name
     if_known: bool = False  # omit from the headlines if unknown, as it is for most runs
+
+    @property
+    def stored_unit(self) -> str:
+        """The unit of values that are not multiplied by `shown_factor`."""
+        return self.unit if self.shown_factor == 1.0 else self.unit.replace("GB", "bytes")
 
     @property
     def heading(self) -> str:

@@ -220,7 +220,7 @@ def differences_document(found: Differences | None) -> dict[str, Any] | None:
         "figures": [
             {
                 "figure": key,
-                "unit": FIGURES[key].unit,
+                "unit": FIGURES[key].stored_unit,
                 "values": [{"run_id": run.run_id, **_document(found.figure(key, run))} for run in found.runs],
             }
             for key in found.figures

@@ -35,7 +35,7 @@ def terms(runs: Sequence[StudyRun], paper: bool, page: str) -> list[tuple[str, s
     letters = sorted({run.series[:1] for run in runs if run.series.split("-")[0] in _SERIES})
     found = [(letter, f"The paper's series {letter}: {_SERIES[letter]}.") for letter in letters]
     if any(occurs(rf"{letter}-\d") for letter in letters):
-        most = max(run.peers for run in runs if run.series[:1] in letters)
+        most = max(run.peers for run in runs if run.series[:1] == letters[-1])
         found.append((f"{letters[-1]}-{most}", f"Series {letters[-1]} with {most} VMs."))
     for family, words in _FAMILIES.items():
         models = sorted({run.model for run in runs if run.family == family})

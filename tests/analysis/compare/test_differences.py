@@ -233,6 +233,19 @@ def test_tables_of_two_runs_have_intervals_and_of_more_have_marks():
     }
 
 
+def test_a_difference_without_a_ratio_is_in_the_unit_of_its_row_and_the_documents_unit_is_its_values():
+    def sends(run_id: str, gigabytes: float) -> OwnRun:
+        values = (gigabytes * 1e9, gigabytes * 1e9)
+        figures = {"intercontinental_bytes": ComparedFigure(mean_interval(values), values)}
+        return a_run(run_id, figures=figures)
+
+    runs = Differences((sends("a", 0.0), sends("b", 1.6)))
+    (row,) = figure_table(runs, runs.others)
+    assert (row["figure"], row["difference"]) == ("intercontinental egress, GB per epoch", "+1.600")
+    (figure,) = differences_document(runs)["figures"]
+    assert (figure["unit"], figure["values"][1]["value"]) == ("bytes per epoch", 1.6e9)
+
+
 def test_curves_have_a_panel_for_each_loss_and_rate_and_a_line_for_each_run():
     first = a_run(
         "a",

@@ -21,3 +21,11 @@ def test_names_of_the_paper_are_explained_only_where_they_occur(page: str, named
     words = {word for word, _ in terms([run], paper=False, page=page)}
     assert words & {"CV", "NLP", "C-8"} == named
     assert {"C", "Granularity", "One clock"} <= words
+
+
+def test_the_greatest_run_of_the_last_series_is_named():
+    runs = [
+        StudyRun("r", "geo-a8", "A", "US", "ConvNextLarge", "T4:1", 8, "emulated", False, {}, {}),
+        StudyRun("s", "geo-b4", "B", "US+EU", "ConvNextLarge", "T4:1", 4, "emulated", False, {}, {}),
+    ]
+    assert ("B-4", "Series B with 4 VMs.") in terms(runs, paper=False, page="A-8 and B-4")
