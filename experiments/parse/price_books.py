@@ -23,10 +23,10 @@ def find_price_books(document: Document) -> None:
     if not isinstance(value, str):
         return
     parts = written if isinstance(written, list) else [written]
-    beside = Path(document.file).parent
+    folder = Path(document.file).parent
     try:
         found = ",".join(
-            absolute_books(part, Path() if _from_options(document, n) else beside)
+            absolute_books(part, Path() if _from_options(document, n) else folder)
             for n, part in enumerate(parts)
         )
     except PriceBookError as error:

@@ -142,7 +142,7 @@ def _book(spec: ExperimentSpec, approved: Mapping[str, Any] | None, *, rented: b
     if book.sha256 != planned:
         raise StalePlanError(
             f"{spec.name}: the price book {book.name} has changed since the plan was made (sha256 {planned[:12]}, now "
-            f"{book.sha256[:12]}); restore it, or plan again (a study: begin it anew)"
+            f"{book.sha256[:12]}); restore it, or plan again (for a study: start a new one)"
         )
     return book
 

@@ -19,8 +19,8 @@ _POLL_S = 0.02
 def start_lock(folder: Path, wait_s: float = 0.0) -> Generator[None, None, None]:
     """Hold `start.lock` of a run's folder; the kernel releases it if the holder dies.
 
-    Raises HeldError if another process holds it for longer than `wait_s`, OSError. At least `_LOOK_S` is waited, so that
-    nobody is refused because `is_starting` looks at the lock.
+    Raises HeldError if another process holds it for longer than `wait_s` (at least `_LOOK_S`: a check by `is_starting`
+    must not refuse a launch), OSError.
     """
     descriptor = os.open(folder / "start.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -40,7 +40,7 @@ def start_lock(folder: Path, wait_s: float = 0.0) -> Generator[None, None, None]
 def is_starting(folder: Path) -> bool:
     """Whether another process holds the lock because it creates, starts or takes down this run.
 
-    Looking takes a shared lock for some microseconds: several may look at once, and `start_lock` waits that long.
+    The check takes a shared lock for some microseconds: several processes can check at once, and `start_lock` waits.
     """
     try:
         descriptor = os.open(folder / "start.lock", os.O_RDONLY | os.O_CLOEXEC)

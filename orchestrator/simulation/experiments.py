@@ -48,7 +48,7 @@ def of_experiment(
     run = replace(run, egress_usd_per_h=Decimal(0))  # no traffic is simulated, so none is reserved for
     check_money(spec, run, book, rented=True, traffic=False)
     planned = preempt_options(spec, run.run_id)
-    # A planned rate replaces the usual one, unless it is that of one slot.
+    # A planned rate of all slots replaces the usual one; that of one slot is added to it.
     usual = not planned.rate_per_h or bool(planned.slot)
     random_per_h = _PREEMPT_PER_H if "preemption" in faults and usual else 0.0
     places: dict[str, SimPlace] = {}

@@ -71,9 +71,8 @@ def _check(
 
     Checks packages, clouds, ports, disk and memory, and with FILE|NAME whether that experiment can be launched from
     here. Each line that is not ok is followed by what to do about it; the last line is the verdict. `orch plan` shows
-    what the experiment would cost. Works offline
-    unless --online is given, from files, the environment and this machine. Secrets are only checked for presence;
-    their values are neither kept nor shown.
+    what the experiment would cost. Works offline unless --online is given, from files, the environment and this
+    machine. Secrets are only checked for presence; their values are neither kept nor shown.
 
     Exit: 0 nothing that was checked prevents a run where --on says, 2 something required is missing; with --aws-role
     2 for an experiment without places on AWS.

@@ -171,18 +171,18 @@ class TestLaunchUnderWay:
     def test_a_later_controller_ends_the_run_at_its_first_tick(self, home: Path):
         folder = make_run(home)
         ask_to_stop(folder, "taken down")
-        told: list[tuple[str, str]] = []
-        shells = shells_of(folder, told)
+        reported: list[tuple[str, str]] = []
+        shells = shells_of(folder, reported)
         shells.next(None)
         shells.next(None)
-        assert told == [("stopped", "taken down")]
+        assert reported == [("stopped", "taken down")]
 
 
-def shells_of(folder: Path, told: list[tuple[str, str]]) -> Shells:
+def shells_of(folder: Path, reported: list[tuple[str, str]]) -> Shells:
     """A controller's shells that only hear that the run is to end."""
 
     def shell() -> Any:
-        return SimpleNamespace(stop=lambda *given: told.append(given))
+        return SimpleNamespace(stop=lambda *given: reported.append(given))
 
     return Shells(shell, folder, asked_to_stop=asked_to_stop, free_reserve=free_reserve)
 
@@ -279,10 +279,10 @@ class TestFullDisk:
     def test_a_full_disk_ends_the_run_using_the_reserve(self, home: Path):
         folder = make_run(home)
         keep_reserve(folder)
-        told: list[tuple[str, str]] = []
-        shells_of(folder, told).next(NO_SPACE)
-        assert {status for status, _ in told} == {"failed"}
-        assert "no space left on the disk" in told[-1][1]
+        reported: list[tuple[str, str]] = []
+        shells_of(folder, reported).next(NO_SPACE)
+        assert {status for status, _ in reported} == {"failed"}
+        assert "no space left on the disk" in reported[-1][1]
         assert not (folder / "reserve").exists()
 
 

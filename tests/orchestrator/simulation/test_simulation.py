@@ -283,6 +283,19 @@ def test_a_lost_run_ends_with_1(capsys: pytest.CaptureFixture[str], monkeypatch:
     assert "1 of 1 runs were lost, their controller never came back: seed 0" in said
 
 
+@pytest.mark.parametrize(("slot", "keeps_the_markets_own"), [("", False), ("us-0", True)])
+def test_a_planned_rate_of_one_slot_leaves_the_market_to_the_others(slot: str, keeps_the_markets_own: bool):
+    planned = ["emulation.preempt.rate_per_h=1", *([f"emulation.preempt.slot={slot}"] if slot else [])]
+    spec, environ = load("geo-b2", planned), {"HOME": "/nonexistent"}
+    made = of_experiment(spec, 0, days=0.1, faults=("preemption",), environ=environ)
+    assert {place.preempt_per_h > 0 for place in made.places} == {keeps_the_markets_own}
+
+
+def test_unpriced_traffic_refuses_no_simulated_budget(capsys: pytest.CaptureFixture[str]):
+    shown, _ = simulated(capsys, "--set", "budget_usd=5", "--set", "data.location=lambda/us-west-1")
+    assert shown["runs"][0]["status"] == "done"
+
+
 def test_experiment_has_places_and_prices_of_the_plan():
     spec = load("geo-c8", ["budget_usd=20", "prices=study-2023-04"])
     book, environ = load_book(spec.prices), {"HOME": "/nonexistent"}
