@@ -56,7 +56,7 @@ class Figure:
     of_epoch: Callable[[SwarmEpoch], float | None] | None = None
     # Bytes and dollars: of all measured epochs, or of the given one.
     of_run: Callable[[RunNumbers, SwarmEpoch | None], float | None] | None = None
-    shown_factor: float = 1.0  # converts a value to `unit`
+    shown_factor: float = 1.0  # converts a value to `unit`; 1e-9: from bytes to GB
     title: str = ""  # label in comparisons with the paper; "": name and unit
     column: str = ""  # table heading; "": name and unit
     paper_column: str = ""  # column of experiments/published.csv; "": not published
@@ -64,6 +64,11 @@ class Figure:
     lower_is_better: bool = False
     short: str = ""  # label in a narrow column; "": the name
     if_known: bool = False  # omit from the headlines if unknown, as it is for most runs
+
+    @property
+    def stored_unit(self) -> str:
+        """The unit of values that are not multiplied by `shown_factor`."""
+        return self.unit if self.shown_factor == 1.0 else self.unit.replace("GB", "bytes")
 
     @property
     def heading(self) -> str:
@@ -129,9 +134,10 @@ _FIGURES = (
     ),
     Figure("sps_wall", "throughput of one GPU", "samples/s", meaning="a single VM's rate by wall clock"),
     Figure(
-        "granularity", "granularity", title="granularity, wall clock", paper_column="granularity_wall",
+        "granularity", "granularity, mean of the epochs' ratios", title="granularity, wall clock", column="granularity",
+        paper_column="granularity_wall",
         meaning="wall clock", epoch_meaning="calc_s / comm_s of a peer, mean over the peers",
-        of_epochs=granularity, of_epoch=epoch_granularity,  # the mean of ratios: what replays and comparisons print
+        of_epochs=granularity, of_epoch=epoch_granularity,  # what replays and comparisons with the paper print
     ),
     Figure("granularity_of_means", "granularity", of_epochs=granularity_of_means),  # calc_s / comm_s: the headline
     Figure(
@@ -215,9 +221,9 @@ PAPER = (
 
 
 RUN_AGAINST_RUN = (
-    "sps", "sps_epoch_mean", "granularity", "calc_s", "comm_s", "overlapped_s", "epoch_s", "egress_bytes_per_vm_epoch",
-    "intercontinental_bytes", "usd_per_1m", "usd_per_1m_samples", "total_usd", "samples", "preemptions", "dropped_rounds",
-    "accuracy",
+    "sps", "sps_epoch_mean", "granularity_of_means", "granularity", "calc_s", "comm_s", "overlapped_s", "epoch_s",
+    "egress_bytes_per_vm_epoch", "intercontinental_bytes", "usd_per_1m", "usd_per_1m_samples", "total_usd", "samples",
+    "preemptions", "dropped_rounds", "accuracy",
 )  # fmt: skip
 """What `orch compare` shows of runs next to each other, beside losses at equal samples."""
 OF_WHOLE_RUN = ("usd_per_1m_samples", "total_usd", "samples", "preemptions", "dropped_rounds", "accuracy")

@@ -89,6 +89,20 @@ def ratio_interval(numerators: Sequence[float], denominators: Sequence[float]) -
     return Estimate(ratio, ratio - half, ratio + half, n)
 
 
+def ratio_values(numerators: Sequence[float], denominators: Sequence[float]) -> list[float]:
+    """Return one value per pair, R + (y - R x) / mean x with R = sum y / sum x: the ratio estimator, linearised.
+
+    Their mean is R and their t interval is `ratio_interval`'s, so that they stand for a ratio of means wherever a mean's
+    values are expected, as in `quotient_spread` (the delta method: Cochran, Sampling Techniques, 3rd ed., chapter 6). Raises
+    ValueError if the denominators' sum is not positive.
+    """
+    total = math.fsum(denominators)
+    if total <= 0:
+        raise ValueError("the denominators' sum is not positive")
+    ratio, mean = math.fsum(numerators) / total, total / len(denominators)
+    return [ratio + (y - ratio * x) / mean for y, x in zip(numerators, denominators, strict=True)]
+
+
 def quotient_spread(numerators: Sequence[float], denominators: Sequence[float]) -> float | None:
     """Return half the 95 % interval of the logarithm of mean / mean of two independent samples.
 

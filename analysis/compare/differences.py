@@ -3,7 +3,8 @@
 Rule for noise: the ratio of a figure of two runs has a 95 % interval by Welch's method over the values of both runs'
 measured epochs, on the logarithm (`metrics.stats.quotient_spread`). The difference is beyond noise if that interval does
 not contain 1. It is unknown if a run has fewer than two such values, if the values do not vary, or if the host of a run
-was too busy. The interval treats epochs as independent and says nothing of what varies from run to run.
+was too busy. The interval treats epochs as independent and says nothing of what varies from run to run. Granularity, the
+ratio of mean calculation to mean communication, has linearised values (the delta method: `metrics.stats.ratio_values`).
 
 Losses are compared at the greatest count of samples at which both runs have a record, at most a tenth of the smaller
 target batch apart; they are never interpolated. Counts are of samples actually trained on.
@@ -21,9 +22,11 @@ from analysis.compare.option_figures import Learned, ratio_bounds
 from analysis.compare.option_runs import learned_by_run, measured_figure
 from analysis.replay import ReadRun
 from experiments.study_file.baseline import LOSSES
+from metrics.epochs.granularity import granularity_of_means, granularity_of_means_values
 from metrics.epochs.throughput import measured
 from metrics.figures import COUNTS_AND_SHARES, FIGURES, OF_WHOLE_RUN, RUN_AGAINST_RUN
 from metrics.provenance import RanOn, host_mark, origin_mark
+from metrics.run import RunNumbers
 from metrics.stats import Estimate, t_interval_half
 
 _CURVES = ("sps", "comm_s")
@@ -34,7 +37,7 @@ _ONE_VALUE = "one value per run; repeat both runs to learn how much it varies"
 
 @dataclass(frozen=True, slots=True)
 class ComparedFigure:
-    """A run's figure, and its value in each measured epoch for which it is known; none of a figure of the whole run."""
+    """A run's figure, and a value for each measured epoch for which it is known; none of a figure of the whole run."""
 
     estimate: Estimate
     by_epoch: tuple[float, ...] = ()
@@ -153,7 +156,7 @@ def own_run(read: ReadRun, include_contended: bool = False) -> OwnRun:
     target = run.terms.raw_target
     figures: dict[str, ComparedFigure] = {}
     for key in RUN_AGAINST_RUN:
-        by_epoch = () if key in OF_WHOLE_RUN else measured_figure(run, FIGURES[key]).by_epoch
+        by_epoch = _by_epoch(key, run)
         estimate = _estimate(key, read, by_epoch)
         if estimate is not None and math.isfinite(estimate.value):
             figures[key] = ComparedFigure(estimate, by_epoch)
@@ -217,7 +220,7 @@ def differences_document(found: Differences | None) -> dict[str, Any] | None:
         "figures": [
             {
                 "figure": key,
-                "unit": FIGURES[key].unit,
+                "unit": FIGURES[key].stored_unit,
                 "values": [{"run_id": run.run_id, **_document(found.figure(key, run))} for run in found.runs],
             }
             for key in found.figures
@@ -300,8 +303,18 @@ def _loss(name: str, run: OwnRun, first: OwnRun) -> LossDifference:
     return LossDifference(name, run.run_id, *pair)
 
 
+def _by_epoch(key: str, run: RunNumbers) -> tuple[float, ...]:
+    if key in OF_WHOLE_RUN:
+        return ()
+    if key == "granularity_of_means":
+        return tuple(granularity_of_means_values(run.study))
+    return measured_figure(run, FIGURES[key]).by_epoch
+
+
 def _estimate(key: str, read: ReadRun, by_epoch: Sequence[float]) -> Estimate | None:
     """The figure as `orch replay` has it; of bytes and dollars with the interval of its values by epoch."""
+    if key == "granularity_of_means":  # no column of a replay
+        return granularity_of_means(read.run.study)
     if FIGURES[key].of_epochs is not None:  # of a single GPU without a swarm the rate by wall clock
         return read.row.figures.get(key) or (read.row.figures.get("sps_wall") if key == "sps" else None)
     value = FIGURES[key].value(read.run)

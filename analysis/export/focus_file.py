@@ -11,10 +11,9 @@ from typing import Any
 
 from analysis.export.focus import focus_csv, focus_metadata, focus_rows
 from analysis.export.tables import EXPORT_FORMAT, EXPORT_VERSION, MANIFEST, ExportError, new_folder, snapshot
+from metrics.readable import few
 from metrics.run import RunNumbers
 from metrics.store.schema import SCHEMA_VERSION
-
-_NAMED = 3  # at most this many lines of unknown cost are named in the error; the manifest has all
 
 
 def export_focus(run_db: Path, out: Path, force: bool = False, known_only: bool = False) -> Mapping[str, Any]:
@@ -28,7 +27,7 @@ def export_focus(run_db: Path, out: Path, force: bool = False, known_only: bool 
     made = focus_rows(numbers)
     left_out = [f"{line.what}: {line.price}" for line in made.left_out]
     if left_out and not known_only:
-        shown = "; ".join(left_out[:_NAMED]) + ("; ..." if len(left_out) > _NAMED else "")
+        shown = few(list(dict.fromkeys(left_out)))
         raise ExportError(
             f"{numbers.meta.run_id}: the cost of {len(left_out)} of {len(numbers.bill.lines)} lines of the bill is "
             f"unknown, and FOCUS requires a cost ({shown}); --known-only leaves them out"

@@ -272,8 +272,10 @@ def plan_of(
             f"{book.name} has no price for some traffic, so its cost is unknown: {', '.join(unpriced)}"
         )
     old = ()
-    if today is not None and (rented or book.name != f"{EMULATED_BOOK}.csv"):
+    if today is not None:
         old = old_prices(_priced(peers), traffic_prices(spec, book, rented=rented), today)
+        if not rented:  # the paper's prices are old on purpose: emulated runs are compared with it
+            old = tuple(o for o in old if not (o.price.origin or "").startswith(f"{EMULATED_BOOK}.csv:"))
     epochs = spec.measure.warmup_epochs + spec.measure.epochs
     expected, raw = (emulation.study_epoch_s, emulation.epoch_s) if emulation else (None, None)
     duration_s = None if expected is None else expected * epochs

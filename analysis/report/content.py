@@ -335,7 +335,7 @@ def comparison_rows(summary: Summary) -> list[dict[str, Any]]:
         interval = summary.get(figure.key) or {}
         rows.append(
             {
-                "what": figure.words if figure.unit else f"{figure.name} (wall clock)",
+                "what": figure.words if figure.unit else f"{figure.heading} (wall clock)",
                 "study": pair["study"],
                 "ours": pair["ours"],
                 "ratio": pair["ours"] / pair["study"],

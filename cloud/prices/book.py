@@ -297,6 +297,8 @@ def _no_book(name: str) -> str:
 
 def _read(path: Path) -> PriceBook:
     try:
+        if path.exists() and not path.is_file() and not path.is_dir():  # a pipe would block
+            raise PriceBookError(f"{path}: not a regular file; a price book is a CSV file")
         text = path.read_bytes().decode("utf-8-sig")
     except FileNotFoundError as error:
         raise PriceBookError(_no_book(str(path))) from error
@@ -307,6 +309,8 @@ def _read(path: Path) -> PriceBook:
         ) from error
     except OSError as error:
         raise PriceBookError(f"{path}: cannot read the price book: {error.strerror}") from error
+    except ValueError as error:  # a zero byte in the path
+        raise PriceBookError(f"{str(path)!r}: not the path of a file ({error})") from error
     return PriceBook.from_text(text, path.name)
 
 

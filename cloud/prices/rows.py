@@ -9,11 +9,12 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date
 from decimal import ROUND_CEILING, Decimal
 from itertools import pairwise
+from typing import TypeVar
 
 from cloud.prices.classes import CONTINENTS, EGRESS_CLASSES, STORE_CLASSES, continent
 
@@ -28,6 +29,7 @@ PRODUCTS: Mapping[str, tuple[str, ...]] = {
     "store_egress": ("GB", "GiB"),
     "storage": ("GB-month", "GiB-month"),
 }
+_T = TypeVar("_T")
 _MARKETS = ("spot", "on_demand")
 UNNAMED = "INSTANCE_TYPE"
 """Stands for an instance type that is unknown, in a row that is proposed and not yet filled in."""
@@ -97,10 +99,11 @@ def parse(text: str, name: str) -> list[Price]:
     rows: list[Price] = []
     problems: list[str] = []
     try:
-        columns = _header(next(lines, None), name)
+        header = next(lines, None)
+        columns = _header(header, name)
         for cells in lines:
             where = f"{name}:{lines.line_num}"
-            if not cells:
+            if not cells or cells == header:  # rows pasted with their header
                 continue
             if len(cells) != len(columns):
                 problems.append(
@@ -108,10 +111,11 @@ def parse(text: str, name: str) -> list[Price]:
                 )
                 continue
             row = dict(zip(columns, (cell.strip() for cell in cells), strict=True))
-            try:
-                rows.append(_price(row, where, lines.line_num))
-            except PriceBookError as error:
-                problems.append(str(error))
+            parsed = _price(row, where, lines.line_num)
+            if isinstance(parsed, Price):
+                rows.append(parsed)
+            else:
+                problems += parsed
     except csv.Error as error:
         problems.append(f"{name}:{lines.line_num}: not a line of CSV: {error}")
     problems += _ladder_problems(rows, name)
@@ -147,44 +151,37 @@ def _header(header: list[str] | None, name: str) -> tuple[str, ...]:
     return tuple(header)
 
 
-def _price(row: dict[str, str], where: str, line: int) -> Price:
-    product, unit, item = row["product"], row["unit"], row["item"]
-    if product not in PRODUCTS:
-        raise PriceBookError(f"{where}: product '{product}' is none of {', '.join(PRODUCTS)}")
-    if unit not in PRODUCTS[product]:
-        raise PriceBookError(f"{where}: unit '{unit}' of {product} is none of {', '.join(PRODUCTS[product])}")
-    if product == "vm" and (item.count("/") != 2 or item.split("/")[2] not in _MARKETS):
-        raise PriceBookError(
-            f"{where}: item '{item}' of vm is not ACCELERATOR/INSTANCE/spot or .../on_demand"
-        )
-    if product == "vm" and item.split("/")[1] == UNNAMED:
-        raise PriceBookError(f"{where}: item '{item}' of vm: write the instance type instead of {UNNAMED}")
-    if product == "egress" and item not in EGRESS_CLASSES:
-        raise PriceBookError(f"{where}: egress class '{item}' is none of {', '.join(EGRESS_CLASSES)}")
-    if product == "store_egress" and item not in ("*", *STORE_CLASSES):
-        raise PriceBookError(f"{where}: store egress class '{item}' is none of *, {', '.join(STORE_CLASSES)}")
-    for column in ("from", "to"):
-        if product in ("egress", "store_egress") and not _is_end(row["provider"], row[column]):
-            raise PriceBookError(
-                f"{where}: {column} '{row[column]}' is none of *, {', '.join(CONTINENTS)}, "
-                f"and no region of {row['provider']}"
-            )
-    if not row["source"]:
-        raise PriceBookError(f"{where}: the price has no source; write where it comes from")
-    increment_s = _seconds(row.get("increment_s", ""), "increment_s", where)
+def _price(row: Mapping[str, str], where: str, line: int) -> Price | list[str]:
+    """Parse a row; a row with problems gives all of them instead."""
+    problems = list(_name_problems(row))
+
+    def parsed(parse: Callable[[str, str], _T], column: str) -> _T | None:
+        try:
+            return parse(row.get(column, ""), column)
+        except ValueError as error:
+            problems.append(str(error))
+            return None
+
+    tier_start, usd = parsed(_amount, "tier_start"), parsed(_amount, "usd")
+    minimum_s, increment_s = parsed(_seconds, "minimum_s"), parsed(_seconds, "increment_s")
+    valid_from = parsed(_day, "valid_from")
     if increment_s == 0:
-        raise PriceBookError(f"{where}: increment_s '0' is not 1 or more")
+        problems.append("increment_s '0' is not 1 or more")
+    if not row["source"]:
+        problems.append("the price has no source; write where it comes from")
+    if problems or tier_start is None or usd is None or valid_from is None:
+        return [f"{where}: {problem}" for problem in problems]
     return Price(
         provider=row["provider"],
-        product=product,
+        product=row["product"],
         src=row["from"],
         dst=row["to"],
-        item=item,
-        unit=unit,
-        tier_start=_amount(row["tier_start"], "tier_start", where),
-        usd=_amount(row["usd"], "usd", where),
-        minimum_s=_seconds(row["minimum_s"], "minimum_s", where),
-        valid_from=_day(row["valid_from"], where),
+        item=row["item"],
+        unit=row["unit"],
+        tier_start=tier_start,
+        usd=usd,
+        minimum_s=minimum_s,
+        valid_from=valid_from,
         source=row["source"],
         line=line,
         increment_s=increment_s or 1,
@@ -192,33 +189,57 @@ def _price(row: dict[str, str], where: str, line: int) -> Price:
     )
 
 
+def _name_problems(row: Mapping[str, str]) -> Iterator[str]:
+    """Check the columns that say what the price is for."""
+    product, unit, item = row["product"], row["unit"], row["item"]
+    if product not in PRODUCTS:
+        yield f"product '{product}' is not one of {', '.join(PRODUCTS)}"
+        return
+    if unit not in PRODUCTS[product]:
+        yield f"unit '{unit}' of {product} is not {' or '.join(PRODUCTS[product])}"
+    if product == "vm" and (item.count("/") != 2 or item.split("/")[2] not in _MARKETS):
+        yield f"item '{item}' of vm is not ACCELERATOR/INSTANCE/spot or .../on_demand"
+    elif product == "vm" and item.split("/")[1] == UNNAMED:
+        yield f"item '{item}' of vm: write the instance type instead of {UNNAMED}"
+    if product == "egress" and item not in EGRESS_CLASSES:
+        yield f"egress class '{item}' is not one of {', '.join(EGRESS_CLASSES)}"
+    if product == "store_egress" and item not in ("*", *STORE_CLASSES):
+        yield f"store egress class '{item}' is not one of *, {', '.join(STORE_CLASSES)}"
+    for column in ("from", "to"):
+        if product in ("egress", "store_egress") and not _is_end(row["provider"], row[column]):
+            yield (
+                f"{column} '{row[column]}' is not one of *, {', '.join(CONTINENTS)}, "
+                f"and not a region of {row['provider']}"
+            )
+
+
 def _is_end(provider: str, name: str) -> bool:
     """Whether `name` can be one end of a path: anywhere, a continent or a region of the provider."""
     return name in ("*", *CONTINENTS) or ("/" not in name and continent(f"{provider}/{name}") is not None)
 
 
-def _day(text: str, where: str) -> date:
+def _day(text: str, column: str) -> date:
     try:
-        if not _DAY.fullmatch(text):
-            raise ValueError(text)
-        return date.fromisoformat(text)
-    except ValueError as error:
-        raise PriceBookError(f"{where}: valid_from '{text}' is not a date like 2023-04-01") from error
+        if _DAY.fullmatch(text):
+            return date.fromisoformat(text)
+    except ValueError:
+        pass
+    raise ValueError(f"{column} '{text}' is not a date like 2023-04-01")
 
 
-def _seconds(text: str, column: str, where: str) -> int | None:
+def _seconds(text: str, column: str) -> int | None:
     if text and not _SECONDS.fullmatch(text):
-        raise PriceBookError(f"{where}: {column} '{text}' is not a whole number of seconds")
+        raise ValueError(f"{column} '{text}' is not a whole number of seconds")
     return int(text) if text else None
 
 
-def _amount(text: str, column: str, where: str) -> Decimal:
+def _amount(text: str, column: str) -> Decimal:
     if _AMOUNT.fullmatch(text):
         return Decimal(text)
     if text.lower() in ("nan", "inf", "infinity") or text.startswith("-"):
-        raise PriceBookError(f"{where}: {column} '{text}' is not 0 or more")
+        raise ValueError(f"{column} '{text}' is not 0 or more")
     what = "an amount in US dollars" if column == "usd" else "a number of units"
-    raise PriceBookError(f"{where}: {column} '{text}' is not {what}; write a plain number like 0.01")
+    raise ValueError(f"{column} '{text}' is not {what}; write a plain number like 0.01")
 
 
 def _ladder_problems(rows: list[Price], name: str) -> list[str]:

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable
 
 from metrics.epochs.throughput import SwarmEpoch, measured
-from metrics.stats import Estimate, Spread, mean_interval, ratio_interval, spread
+from metrics.stats import Estimate, Spread, mean_interval, ratio_interval, ratio_values, spread
 
 
 def epoch_granularity(epoch: SwarmEpoch) -> float | None:
@@ -31,10 +31,18 @@ def granularity_of_means(epochs: Iterable[SwarmEpoch]) -> Estimate | None:
 
     None without a measured epoch, and if no peer ever communicated.
     """
-    chosen = [e for e in measured(epochs) if e.peers]
-    calc_s = [_mean_calc_s(e) for e in chosen]
-    comm_s = [_mean_comm_s(e) for e in chosen]
+    calc_s, comm_s = _mean_seconds(epochs)
     return ratio_interval(calc_s, comm_s) if any(comm_s) else None
+
+
+def granularity_of_means_values(epochs: Iterable[SwarmEpoch]) -> list[float]:
+    """Return a value per measured epoch, whose mean and t interval are `granularity_of_means`. [] if that is None.
+
+    They are no epoch's own ratios, whose mean is another figure (`granularity`), but what each epoch adds to the ratio of
+    the means (`metrics.stats.ratio_values`).
+    """
+    calc_s, comm_s = _mean_seconds(epochs)
+    return ratio_values(calc_s, comm_s) if any(comm_s) else []
 
 
 def granularity_spread(epochs: Iterable[SwarmEpoch]) -> Spread | None:
@@ -42,7 +50,7 @@ def granularity_spread(epochs: Iterable[SwarmEpoch]) -> Spread | None:
 
     `granularity_of_means` lies between the least and the most. None if no peer ever communicated.
     """
-    chosen = [(_mean_calc_s(e), _mean_comm_s(e)) for e in measured(epochs) if e.peers]
+    chosen = zip(*_mean_seconds(epochs), strict=True)
     return spread([calc_s / comm_s for calc_s, comm_s in chosen if comm_s])
 
 
@@ -78,6 +86,12 @@ def overlapped(epochs: Iterable[SwarmEpoch]) -> Estimate | None:
     """Return the communication seconds during which a peer calculated. None if no round overlapped with calculation."""
     means = [math.fsum(p.overlapped_s for p in e.peers) / len(e.peers) for e in measured(epochs) if e.peers]
     return mean_interval(means) if any(means) else None
+
+
+def _mean_seconds(epochs: Iterable[SwarmEpoch]) -> tuple[list[float], list[float]]:
+    """Calculation and communication seconds of each measured epoch, mean over its peers."""
+    chosen = [e for e in measured(epochs) if e.peers]
+    return [_mean_calc_s(e) for e in chosen], [_mean_comm_s(e) for e in chosen]
 
 
 def _mean_calc_s(epoch: SwarmEpoch) -> float:

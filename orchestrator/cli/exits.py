@@ -93,7 +93,8 @@ def _missing(module: str) -> Verdict:
         return Verdict(FAILED, None)
     from cloud.targets import LOCAL, SKY
 
-    install = (SKY if package == "sky" else LOCAL).install
+    # With the Python that lacks the package, which need not be that of the clone's .venv.
+    install = (SKY if package == "sky" else LOCAL).install.replace(".venv/bin/python", sys.executable)
     return Verdict(
         WRONG,
         f"{package} is not installed in {sys.prefix}, and this command needs it; "

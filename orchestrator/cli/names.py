@@ -36,7 +36,10 @@ def find_source(text: str) -> Path:
         raise UsageError(f"{text} is a file; give the folder that contains it")
     if "/" in text:
         raise UsageError(f"{text}: no such folder")
-    return find_run(text).folder
+    try:
+        return find_run(text).folder
+    except UsageError as error:
+        raise UsageError(f"{error}; there is no folder {text!r} here either") from error
 
 
 def _complete(incomplete: str) -> list[str]:

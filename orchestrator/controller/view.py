@@ -41,7 +41,9 @@ def snapshot_of(store: RunStore, now_s: float, controller_alive: bool) -> dict[s
     lost_s = [e.at_s for e in events if e.kind == SWARM_LOST]
     if lost_s:
         times = ", ".join(clock(at_s) for at_s in lost_s)
-        warnings.append(f"all peers were lost, and with them what was learned, at {times} UTC")
+        warnings.append(
+            f"all peers were lost at {times} UTC, and with them what was learned, unless one that was joining kept it"
+        )
     imported = meta.imported is not None
     paused_s: float | None = None  # unknown
     try:
@@ -228,8 +230,9 @@ def _epoch(
 ) -> dict[str, Any]:
     """Raw samples and rates; `current` is the epoch in progress.
 
-    `since_s`: when all peers were last lost; what was recorded before it does not count. `training`: whether a
-    peer trains now; otherwise the last rate and time left say nothing about now.
+    `since_s`: when all peers were last lost; what was recorded before it does not count, until the next record shows
+    whether a joining peer kept it. `training`: whether a peer trains now; otherwise the last rate and time left say
+    nothing about now.
     """
     warmup, measured = meta.warmup_epochs, meta.epochs
     done = max((e.epoch for e in epochs if e.ended_s >= since_s), default=0)

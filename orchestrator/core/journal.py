@@ -27,6 +27,7 @@ _RUN_FIELDS = (
     *("finishing_s", "stop_status", "stop_cause", "ended"),
     *("enough", "paused_at_s", "paused_s", "held_back", "seed"),
 )
+RUN_ENDED = "run_ended"  # kind of the last row
 _SLOT_KINDS = frozenset({"intent", "transition", "cause", "slot"})
 
 
@@ -114,7 +115,7 @@ def replay(events: Sequence[EventRecord]) -> RunState:
                 "market" in data
             ):  # the first format only named the zone; ignoring it costs at most one refusal
                 zones[data["market"]] = Zone(**_known(Zone, data))
-        elif event.kind in ("run", "run_ended"):
+        elif event.kind in ("run", RUN_ENDED):
             data = json.loads(event.data_json)
             run |= {k: data[k] for k in _RUN_FIELDS if k in data}
     return replace(
@@ -171,7 +172,7 @@ def _run_data(state: RunState) -> dict[str, Any]:
 
 
 def _run_fact(before: RunState, after: RunState, data: dict[str, Any]) -> Fact:
-    kind = "run_ended" if data["ended"] else "run"
+    kind = RUN_ENDED if data["ended"] else "run"
     names = ("ended" if data["ended"] else _run_name(after), _run_name(before))
     return Fact(kind, "", -1, "", names[1], names[0], _run_cause(before, after), json.dumps(data))
 

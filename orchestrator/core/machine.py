@@ -31,7 +31,7 @@ from orchestrator.core.events import (
     Tick,
 )
 from orchestrator.core.indexed_state import WorkingState, working_state
-from orchestrator.core.journal import facts, swarm_lost
+from orchestrator.core.journal import RUN_ENDED, facts, swarm_lost
 from orchestrator.core.limits import over_budget
 from orchestrator.core.monitor import monitor_lost, monitor_observed
 from orchestrator.core.placement import place_waiting_slots
@@ -76,10 +76,14 @@ def _do(state: RunState, events: Sequence[Event], jitter: Jitter) -> Step:
         if isinstance(event, Tick):
             instructions += _due_instructions(work, event.now_s)
         changed, zones = work.touched()
+        new: Sequence[Fact] = ()
         if changed or zones or work.run is not before:
-            rows += facts(before, work.run, changed, zones)
+            new = facts(before, work.run, changed, zones)
+        last = [fact for fact in new if fact.kind == RUN_ENDED]
+        rows += [fact for fact in new if fact.kind != RUN_ENDED]
         if lost:
             rows.append(swarm_lost(work.run, work.able))
+        rows += last
     return Step(work.freeze(), tuple(rows), tuple(instructions))
 
 

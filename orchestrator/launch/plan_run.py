@@ -14,7 +14,7 @@ from decimal import Decimal
 from typing import Any, NamedTuple
 
 from analysis.planning.plan import TOLERANCE, Quoter, book_quoter, plan_of
-from cloud.prices.book import PriceBook, load_for, newest
+from cloud.prices.book import AUTO, PriceBook, load, load_for, names_of, newest
 from cloud.prices.missing import MissingPrice
 from cloud.targets import TARGETS, Target
 from experiments.catalog import step_time
@@ -111,7 +111,7 @@ def plan_run(
     ).as_dict()
     core, money = _core(spec, shown, book, scales, rented=rented, today=today)
     obstacles = (*_of_experiment(spec, on), *task_obstacles, *scales.obstacles, *money)
-    dated = _outdated(book, spec.prices) if rented else []
+    dated = _outdated(spec.prices) if rented else []
     document = {
         "launchable": not obstacles,
         "obstacles": [obstacle.as_dict() for obstacle in obstacles],
@@ -148,7 +148,7 @@ def _book(spec: ExperimentSpec, approved: Mapping[str, Any] | None, *, rented: b
     if book.sha256 != planned:
         raise StalePlanError(
             f"{spec.name}: the price book {book.name} has changed since the plan was made (sha256 {planned[:12]}, now "
-            f"{book.sha256[:12]}); restore it, or plan again"
+            f"{book.sha256[:12]}); restore it, or plan again (for a study: start a new one)"
         )
     return book
 
@@ -228,17 +228,19 @@ def _refuse_unknown_prices(spec: ExperimentSpec, shown: Mapping[str, Any], today
     raise RefusedError(f"{said}, remove it, or {how_to_add(spec.prices, missing, today)}")
 
 
-def _outdated(book: PriceBook, prices: str) -> list[str]:
+def _outdated(prices: str) -> list[str]:
     """A note if real traffic is priced by a book of orch that is not the newest."""
-    latest = newest()
-    if prices.endswith(".csv"):  # the user's own rows
+    books = [name for name in names_of(prices) if not name.endswith(".csv")]
+    own = [name for name in names_of(prices) if name.endswith(".csv")]
+    if not books or AUTO in books:
         return []
-    if not book.newest_date or not latest.newest_date or book.newest_date >= latest.newest_date:
+    used, latest = load(",".join(books)), newest()
+    if not used.newest_date or not latest.newest_date or used.newest_date >= latest.newest_date:
         return []
     return [
-        f"traffic is priced by {book.name} of {book.newest_date}, because 'prices' names it; "
+        f"traffic is priced by {used.name} of {used.newest_date}, because 'prices' names it; "
         f"{latest.name} has prices of {latest.newest_date}, about ten times higher between clouds; "
-        "use them with --set prices=auto"
+        f"use them with --set prices={','.join([AUTO, *own])}"
     ]
 
 

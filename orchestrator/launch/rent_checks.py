@@ -125,7 +125,14 @@ def _mounts(spec: ExperimentSpec) -> Iterator[Obstacle]:
     for target, source in spec.file_mounts.items():
         if "://" in source:
             continue  # a bucket
-        path = Path(source).expanduser()
+        try:
+            path = Path(source).expanduser()
+        except RuntimeError:
+            yield Obstacle(
+                ObstacleCode.FILE_MOUNT,
+                f"file_mounts: '{target}' comes from '{source}', a home folder that is unknown; use an absolute path",
+            )
+            continue
         if not path.is_absolute():
             yield Obstacle(
                 ObstacleCode.FILE_MOUNT,

@@ -91,17 +91,18 @@ def check_money(
     book: PriceBook,
     *,
     rented: bool = False,
+    traffic: bool = True,
     today: date | None = None,
 ) -> None:
     """Raises RefusedError if a limit in dollars cannot be kept, or allows not even one VM.
 
-    `book` prices the traffic, and the VMs without another price. `today`: the date of the rows that a refusal
-    proposes; None: left blank.
+    `book` prices the traffic, and the VMs without another price. `traffic`: whether it counts. `today`: the date of
+    the rows that a refusal proposes; None: left blank.
     """
     unpriced = [p for slot in run.slots for p in slot.places if p.ceiling_usd_per_h is None]
     unknown = sorted({p.location for p in unpriced})
     missing = missing_vms(book, unpriced)
-    if run.budget_usd is not None:
+    if run.budget_usd is not None and traffic:
         missing += missing_traffic(spec, book, rented=rented)
     for name, limit in (("budget", run.budget_usd), ("max_usd_per_h", run.max_usd_per_h)):
         if limit is not None and unknown:
@@ -110,7 +111,7 @@ def check_money(
                 f"({', '.join(unknown[:3])}); set 'max_usd_per_h' for the place, remove it, or "
                 f"{how_to_add(spec.prices, missing, today)}"
             )
-    if run.budget_usd is not None:
+    if run.budget_usd is not None and traffic:
         _refuse_unpriced_traffic(spec, book, missing, today, rented=rented)
     cheapest = sorted(min(p.ceiling_usd_per_h or Decimal(0) for p in slot.places) for slot in run.slots)
     least_usd = sum(cheapest[: run.min_peers], Decimal(0))

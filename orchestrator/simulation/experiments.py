@@ -45,10 +45,12 @@ def of_experiment(
     book = load_for(spec.prices, rented=True)
     quote = sky_quoter(book, environ)
     run = patient(run_spec(spec, "sim", book, full_scale_emulation(spec, 1), rented=True, quote=quote))
-    check_money(spec, run, book, rented=True)
     run = replace(run, egress_usd_per_h=Decimal(0))  # no traffic is simulated, so none is reserved for
+    check_money(spec, run, book, rented=True, traffic=False)
     planned = preempt_options(spec, run.run_id)
-    random_per_h = _PREEMPT_PER_H if "preemption" in faults and not planned.rate_per_h else 0.0
+    # A planned rate of all slots replaces the usual one; that of one slot is added to it.
+    usual = not planned.rate_per_h or bool(planned.slot)
+    random_per_h = _PREEMPT_PER_H if "preemption" in faults and usual else 0.0
     places: dict[str, SimPlace] = {}
     for place in (p for slot in run.slots for p in slot.places):
         if place.usd_per_h is None:
@@ -95,7 +97,7 @@ def ignored(spec: ExperimentSpec) -> list[str]:
     first = spec.peers[0].alternatives[0].accelerators
     others = {r.accelerators for group in spec.peers for r in group.alternatives} - {first}
     left_out = [
-        "traffic is neither billed nor kept back from the budget",
+        "traffic (egress of VMs and of the store), which is neither billed nor kept back from the budget",
         f"averaging takes {PeerModel().averaging_s:g} s in every epoch, whatever the network and the model",
     ]
     if others:

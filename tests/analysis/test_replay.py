@@ -63,6 +63,18 @@ def rows(paper_traces: Path, study_rows: dict[str, dict]) -> dict[str, dict]:
     return study_rows
 
 
+def test_the_index_in_docs_names_the_papers_files_wherever_they_are(
+    paper_traces: Path, rows: dict[str, dict]
+):
+    index = Path(__file__).parents[2] / "docs" / "examples" / "paper-index.csv"
+    assert all(",artifacts/wandb/" in line for line in index.read_text().splitlines()[1:])
+    with opened([paper_traces], index=index) as found:
+        assert found.problems == ()
+        made = replay_rows([read_folder(run.folder).row for run in found.runs])
+    assert len(made) == 20
+    assert {row["label"]: row for row in made} == rows
+
+
 def table(paper_traces: Path) -> Generator[tuple[str, Sequence[str]]]:
     """(run, its printed figures) of PAPER.md's table of A and B."""
     for line in (paper_traces.parent / "PAPER.md").read_text().splitlines():

@@ -68,7 +68,7 @@ def test_five_mistakes_in_a_file_are_told_at_once(clean_home: Path, tmp_path: Pa
             ("2 peers need about", "request fewer peers"),
         ),
     ],
-    ids=["no room on the disk", "no memory for the peers"],
+    ids=["no space on the disk", "no memory for the peers"],
 )
 def test_what_the_machine_lacks_is_told_before_anything_is_made(
     clean_home: Path, prepared: str, code: int, said: tuple[str, ...]

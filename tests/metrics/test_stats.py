@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metrics.stats import Estimate, mean_interval, ratio_interval, t_quantile
+from metrics.stats import Estimate, mean_interval, ratio_interval, ratio_values, t_quantile
 
 
 # Two-sided 95 % critical values, NIST/SEMATECH e-Handbook of Statistical Methods, table 1.3.6.7.2.
@@ -90,3 +90,11 @@ def test_exact_proportion_has_no_width():
     assert found is not None
     assert found.low == pytest.approx(2.0)
     assert math.isclose(found.high or 0, 2.0)
+
+
+@given(st.lists(st.tuples(st.floats(0.0, 100), st.floats(0.1, 100)), min_size=2, max_size=9))
+def test_the_values_of_a_ratio_have_its_mean_and_interval(pairs):
+    ratio = ratio_interval(*map(list, zip(*pairs, strict=True)))
+    values = mean_interval(ratio_values(*map(list, zip(*pairs, strict=True))))
+    assert values.value == pytest.approx(ratio.value, abs=1e-9)
+    assert values.high - values.low == pytest.approx(ratio.high - ratio.low, rel=1e-6, abs=1e-6)

@@ -153,14 +153,20 @@ def page_html(
         else "Every rate is by wall clock, every byte is billed by its destination."
     )
     extra = [_unknown_section(runs, paper), _reference_section(runs, beside), _run_section(runs)]
+    cards = [*headlines, *_cards(runs, not options)]
+    sections = [*shown, *(e for e in extra if e)]
+    text = " ".join(
+        [*(f"{c.name} {c.value} {c.more}" for c in cards)]
+        + [f"{s.title} {s.lead} {s.svg} {s.html}" for s in sections]
+    )
     return render(
         title,
         lead,
         _first_line(runs),
         list(problems),
-        [*headlines, *_cards(runs, not options)],
-        [*shown, *(e for e in extra if e)],
-        terms(runs, paper),
+        cards,
+        sections,
+        terms(runs, paper, text),
     )
 
 

@@ -89,7 +89,7 @@ def figure_table(found: Differences, others: Sequence[OwnRun]) -> list[Row]:
         for run in others if len(others) == 1 else ():
             one = found.figure(key, run)
             row[names[run.run_id]] = _with_interval(key, one.estimate)
-            row["difference"] = _difference(one)
+            row["difference"] = _difference(key, one)
             row["95 % interval"] = (
                 "" if one.low is None or one.high is None else f"{_percent(one.low)} to {_percent(one.high)}"
             )
@@ -201,7 +201,7 @@ def difference_cards(found: Differences) -> list[Card]:
         one = found.figure(key, run)
         if one.ratio is not None:
             noise = {True: "beyond noise", False: "within noise", None: "noise unknown"}[one.beyond_noise]
-            more += f": {_difference(one)} from {found.names[found.first.run_id]}, {noise}"
+            more += f": {_difference(key, one)} from {found.names[found.first.run_id]}, {noise}"
         unit, number = FIGURES[key].unit, _value(key, one.estimate)
         cards.append(
             Card(title, f"${number}{unit[1:]}" if unit.startswith("$") else f"{number} {unit}", more)
@@ -257,7 +257,7 @@ def _setting(value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, (list, tuple)):
         return ", ".join(_setting(one) for one in value)
-    return f"{value:g}" if isinstance(value, float) else " ".join(str(value).split())
+    return f"{value:.12g}" if isinstance(value, float) else " ".join(str(value).split())
 
 
 def _noise(found: FigureDifference) -> str:
@@ -283,18 +283,17 @@ def _marked(key: str, found: FigureDifference) -> str:
     if found.difference is None:
         return text
     mark = {True: " *", False: "", None: " ?"}[found.beyond_noise]
-    return f"{text} ({_difference(found)}{mark})"
+    return f"{text} ({_difference(key, found)}{mark})"
 
 
-def _difference(found: FigureDifference) -> str:
+def _difference(key: str, found: FigureDifference) -> str:
     """The difference in percent, or of counts and shares as it is."""
     if found.ratio is not None:
         return _percent(found.ratio)
-    return (
-        ""
-        if found.difference is None
-        else f"{'+' if found.difference >= 0 else ''}{_number(found.difference)}"
-    )
+    if found.difference is None:
+        return ""
+    difference = found.difference * FIGURES[key].shown_factor
+    return f"{'+' if difference >= 0 else ''}{_number(difference)}"
 
 
 def _percent(ratio: float) -> str:

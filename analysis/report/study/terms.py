@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from analysis.compare.run_figures import StudyRun
@@ -21,19 +22,24 @@ _FAMILIES = {
 }
 
 
-def terms(runs: Sequence[StudyRun], paper: bool) -> list[tuple[str, str]]:
+def terms(runs: Sequence[StudyRun], paper: bool, page: str) -> list[tuple[str, str]]:
     """Return the page's legend: each word of these runs' names and of the figures, with its meaning.
 
-    `paper`: the page also has figures on the paper's basis.
+    `paper`: the page also has figures on the paper's basis. `page`: its text; the paper's names of runs are explained
+    only where they occur.
     """
+
+    def occurs(word: str) -> bool:
+        return re.search(rf"\b{word}\b", page) is not None
+
     letters = sorted({run.series[:1] for run in runs if run.series.split("-")[0] in _SERIES})
     found = [(letter, f"The paper's series {letter}: {_SERIES[letter]}.") for letter in letters]
-    if letters:
-        most = max(run.peers for run in runs if run.series[:1] in letters)
+    if any(occurs(rf"{letter}-\d") for letter in letters):
+        most = max(run.peers for run in runs if run.series[:1] == letters[-1])
         found.append((f"{letters[-1]}-{most}", f"Series {letters[-1]} with {most} VMs."))
     for family, words in _FAMILIES.items():
         models = sorted({run.model for run in runs if run.family == family})
-        if models:
+        if models and occurs(family):
             found.append((family, f"{words[:1].upper()}{words[1:]}: {', '.join(models)}."))
     found += [
         (

@@ -80,7 +80,7 @@ def _become(
         signal.signal(number, signal.SIG_DFL if number != signal.SIGINT else signal.default_int_handler)
     if sys.platform == "linux":
         kernel.end_with_parent(signal.SIGKILL)
-        with contextlib.suppress(OSError):  # a program runs without its title, too
+        with contextlib.suppress(OSError, ValueError, IndexError):  # a program runs without its title, too
             kernel.name_process(title)
     if ns_fd is not None:
         kernel.enter_network(ns_fd)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import textwrap
+from collections import Counter
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
 _COLUMNS = ("label", "run_id", "severity", "check", "sentence", "figure", "value", "expected", "n", "file")
 _WIDEST = 120  # columns: longer lines are hard to read
+_ALIKE = 2  # findings of a run that differ in their numbers only; the table counts the others
 
 
 class _Floor(StrEnum):
@@ -126,6 +129,11 @@ def _claims(path: Path | None) -> dict[str, float]:
         raise UsageError(str(error)) from error
 
 
+def _kind(finding: Finding) -> tuple[str, ...]:
+    """Equal for findings that differ in their numbers only."""
+    return (finding.severity, finding.check, re.sub(r"\d[\d.,]*", "#", finding.sentence))
+
+
 def _by_run(runs: Sequence[Any], findings: Sequence[Finding]) -> str:
     """Format the findings by run, wrapped to the width of the terminal."""
     from analysis.audit.evidence import counted
@@ -137,9 +145,17 @@ def _by_run(runs: Sequence[Any], findings: Sequence[Finding]) -> str:
 
     def block(title: str, own: Sequence[Finding]) -> None:
         lines.append(title)
+        kinds = Counter(map(_kind, own))
+        seen: Counter[tuple[str, ...]] = Counter()
         for f in own:
+            kind = _kind(f)
+            seen[kind] += 1
+            if seen[kind] > _ALIKE:
+                continue
             head = f"  {f.severity:<5}  {f.check:<{checks}}  "
             text = f.sentence if f.file is None or f.file in f.sentence else f"{f.sentence} [{f.file}]"
+            if seen[kind] == _ALIKE < kinds[kind]:
+                text += f" And {kinds[kind] - _ALIKE} more like this: `-o json` has all."
             lines.extend(
                 textwrap.wrap(
                     text, max(width, lead + 30), initial_indent=head, subsequent_indent=" " * lead,

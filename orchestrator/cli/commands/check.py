@@ -70,12 +70,12 @@ def _check(
     """Check whether a run can start from this machine.
 
     Checks packages, clouds, ports, disk and memory, and with FILE|NAME whether that experiment can be launched from
-    here. Each line that is not ok is followed by what to do about it; the last line is the verdict. Works offline
-    unless --online is given, from files, the environment and this machine. Secrets are only checked for presence;
-    their values are neither kept nor shown.
+    here. Each line that is not ok is followed by what to do about it; the last line is the verdict. `orch plan` shows
+    what the experiment would cost. Works offline unless --online is given, from files, the environment and this
+    machine. Secrets are only checked for presence; their values are neither kept nor shown.
 
-    Exit: 0 nothing that was checked prevents a run on --on, 2 something required is missing; with --aws-role 2
-    for an experiment without places on AWS.
+    Exit: 0 nothing that was checked prevents a run where --on says, 2 something required is missing; with --aws-role
+    2 for an experiment without places on AWS.
 
     \b
     JSON: {"schema_version", "on", "online", "experiment" (its name or null), "usable", "verdict", "findings":
@@ -83,8 +83,11 @@ def _check(
     """
 
     from orchestrator.cli.exits import WRONG
+    from orchestrator.errors import UsageError
 
     if aws_role is not None:
+        if experiment:
+            raise UsageError("FILE|NAME and --aws-role are two commands: give one of them")
         _print_aws_role(aws_role, overrides or ())
         return
     spec = _experiment(experiment, overrides or (), matrix or ())

@@ -65,7 +65,7 @@ def _compare(
         str,
         typer.Option(
             metavar="FILE|NAME|none",
-            help="Study file whose compare.expect judges the rows. [the study's own]",
+            help="Study file with the expectations (compare.expect) to check against the rows. [the study's own]",
         ),
     ] = "",
     include_contended: Annotated[
@@ -74,11 +74,14 @@ def _compare(
     report: Annotated[
         Path | None,
         typer.Option(
-            help="Write an HTML page with the table, a dot plot and the figures of the study report."
+            help="Write an HTML page with the comparison, its charts and the figures of the study report."
         ),
     ] = None,
     wide: Annotated[
-        bool, typer.Option("--wide", help="Show the replayed figure in every column of the table.")
+        bool,
+        typer.Option(
+            "--wide", help="Beside the paper, show the figure replayed from its logs in every column."
+        ),
     ] = False,
     output: Annotated[
         Format, typer.Option("--output", "-o", help="table, json, yaml or csv.")
@@ -88,16 +91,23 @@ def _compare(
 
     Runs are compared with the first one: the keys of the configuration that differ; each figure with its interval,
     the difference, and whether that is beyond the noise between epochs; the losses after equally many samples. --report
-    draws the curves. The figures of the paper follow only if it published one of the experiments.
+    draws the curves. `orch ls` lists the runs of this machine. The figures of the paper follow only if it published
+    one of the experiments.
 
-    Each figure is shown as published, as replayed from the paper's logs, and as measured by the run ("emulated",
-    whatever the run ran on: see the column ON and "origin"). An unfinished study is compared as far as it has run;
-    the missing runs are named. Published figures exist only for the paper's experiments: a run with another model,
-    batch size, target batch size or set of peers has none. A run is shown but neither judged nor ranked if its host
-    was too busy (unless --include-contended), if it has a label or an option that the paper did not use, or if it
-    ran on loopback, without network distance. A run whose HOST is unknown counts. EPOCH RATE, and "sps" in "rows", is
-    the mean of the epochs' rates, as in the paper; throughput ("sps" in "differences") is samples over time. Limits on
-    a median or a whole study (Kendall's tau) are not judged if only some of its runs are compared.
+    Beside the paper, each figure is shown as published, as replayed from the paper's logs, and as measured by the run
+    ("emulated", whatever the run ran on: see the column ON and "origin"). An unfinished study is compared as far as it
+    has run; the missing runs are named. Published figures exist only for the paper's experiments: a run with another
+    model, batch size, target batch size or set of peers has none.
+
+    A run is shown but neither judged by the limits nor ranked if its host was too busy (unless --include-contended),
+    if it has a label or an option that the paper did not use, or if it ran on loopback, without network distance. A
+    run whose HOST is unknown counts. Limits on a median or on a whole study are not judged if only some of its runs
+    are compared, nor is Kendall's tau (do the runs rank as published: 1 in the same order, -1 reversed).
+
+    Between runs, throughput ("sps" in "differences") is samples over time, and granularity ("granularity_of_means")
+    mean calculation / mean communication. Beside the paper, EPOCH RATE ("sps" in "rows") is the mean of the epochs'
+    rates, as the paper prints it, and granularity the mean of the epochs' ratios.
+
     Exit: 0 whatever the figures are, 2 nothing to compare.
 
     \b

@@ -139,15 +139,15 @@ def _text(rows: Sequence[Mapping[str, Any]], problems: Sequence[str], form: Outp
     flat = [line for row in rows for line in _lines(row)]
     if form is Output.csv:
         return rows_text("runs", flat, _COLUMNS, _Text.csv)
-    shown = [{name: line[key] if line[key] != "" else "-" for name, key in _SHOWN.items()} for line in flat]
-    text = rows_text("runs", [_floats(line) for line in shown], tuple(_SHOWN), _Text.table)
+    shown = [{name: _amount(key, line[key]) for name, key in _SHOWN.items()} for line in flat]
+    text = rows_text("runs", shown, tuple(_SHOWN), _Text.table)
     few = len(rows) <= _LINKED
     for row in rows:
         if "difference" in row:
             text += f"{row['run_id']}: {row['difference']}\n"
         if few and "measured" in row:
             text += "\n" + rows_text(
-                "links", _links(row), ("run", "kind", "class", "from", "to", "GB", "usd"), _Text.table
+                "links", _links(row), ("run", "kind", "class", "from", "to", "sent", "usd"), _Text.table
             )
     notes = [f"{row['run_id']}: {note}" for row in rows for note in row["warnings"]]
     if few:
@@ -209,19 +209,33 @@ def _lines(row: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def _links(row: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Sum bytes and dollars by pair of locations."""
+    from metrics.readable import size, usd
+    from metrics.traffic import CLASS_WORDS
+
     cells: dict[tuple[str, ...], list[Any]] = {}
     for link in row["measured"]["links"]:
         ends = (link["src_location"] or link["src"], link["dst_location"] or link["dst"] or "unknown")
-        name = f"{link['class']} (estimated)" if link["estimated"] else link["class"]
+        words = str(CLASS_WORDS.get(link["class"], link["class"]))
+        name = f"{words} (estimated)" if link["estimated"] else words
         cell = cells.setdefault((link["kind"], name, *ends), [0.0, 0])
-        cell[0] = None if link["bytes"] is None or cell[0] is None else cell[0] + link["bytes"] / 1e9
+        cell[0] = None if link["bytes"] is None or cell[0] is None else cell[0] + link["bytes"]
         cell[1] = None if link["usd"] is None or cell[1] is None else cell[1] + link["usd"]
     names = ("kind", "class", "from", "to")
     return [
-        _floats({"run": row["run_id"], **dict(zip(names, key, strict=True)), "GB": cell[0], "usd": cell[1]})
+        {
+            "run": row["run_id"],
+            **dict(zip(names, key, strict=True)),
+            "sent": size(cell[0]),
+            "usd": usd(cell[1]),
+        }
         for key, cell in sorted(cells.items())
     ]
 
 
-def _floats(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: float(value) if not isinstance(value, str | None) else value for key, value in row.items()}
+def _amount(key: str, value: Any) -> str:
+    """Format a cell of the table: dollars as a person reads them, `-` for what a basis does not have."""
+    from metrics.readable import usd
+
+    if value == "":
+        return "-"
+    return usd(value) if "usd" in key else str(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
@@ -65,8 +66,9 @@ def _export(
     chosen = out or Path(f"{folder.name}-{to}")
     if to is ExportForm.focus:
         left_out = export_focus(folder / "run.db", chosen, force, known_only)["left_out"]
-        for line in left_out:
-            typer.echo(f"omitted, cost unknown: {line}", err=True)
+        for line, charges in Counter(left_out).items():
+            often = f" ({charges} charges)" if charges > 1 else ""
+            typer.echo(f"omitted, cost unknown: {line}{often}", err=True)
     else:
         export_tables(folder / "run.db", chosen, to.value, force)
     typer.echo(str(chosen))

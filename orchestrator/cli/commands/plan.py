@@ -67,12 +67,14 @@ def _plan(
 ) -> None:
     """Show what an experiment would rent, where and at what price.
 
-    The first line says whether it can be launched; every obstacle follows. Then come the places of every slot in
-    order of preference, each price with its source, the total per hour and the budget. With -o FILE.json the plan
-    is saved, and `orch launch --plan FILE.json` launches exactly that plan.
+    The first line says whether it can be launched; every obstacle follows. Then come the slots (one VM each, a peer
+    of the experiment) with their places in order of preference, each price with its source, the dollars an hour of
+    VMs and traffic, and the budget. With -o FILE.json the plan is saved, and `orch launch --plan FILE.json` launches
+    exactly that plan.
 
-    Works from files only: no network, no credentials. Prices for --on sky come from SkyPilot's catalogs if they are
-    on this machine, else from the newest row of the built-in price books; the source is shown with each price.
+    Works from files only: no network, no credentials; nothing is started. Prices for --on sky come from SkyPilot's
+    catalogs if they are on this machine, else from price books: rows of your own (`--set prices=auto,mine.csv`,
+    docs/prices.md), then the newest row of the shipped books. The source is shown with each price.
 
     Exit: 0 it can be launched (also if this machine still lacks packages, credentials or values of secrets), 2
     invalid file or option, 3 it cannot be launched as it is.

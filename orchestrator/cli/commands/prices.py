@@ -32,17 +32,27 @@ def _prices(
         str,
         typer.Option(
             "--book",
-            help="Price book: a name, a CSV file, or several, as list-2026-11,mine.csv.",
+            metavar="NAME|FILE.csv",
+            help="Price book: a name (--books lists them), a CSV file, or several, as list-2026-11,mine.csv.",
         ),
     ] = DEFAULT_BOOK,
     prices: Annotated[
-        str, typer.Option("--prices", help="Your own price book, a CSV file; replaces --book.")
+        str,
+        typer.Option(
+            "--prices",
+            metavar="FILE.csv",
+            help="Your own price book, in place of --book; all its errors are reported.",
+        ),
     ] = "",
     books: Annotated[bool, typer.Option("--books", help="List the price books shipped with orch.")] = False,
     at: Annotated[
-        str, typer.Option("--at", help="Only prices valid on this day, for example 2026-11-21.")
+        str,
+        typer.Option("--at", metavar="DATE", help="Only prices valid on this day, for example 2026-11-21."),
     ] = "",
-    diff: Annotated[str, typer.Option("--diff", help="Show the differences to this other book.")] = "",
+    diff: Annotated[
+        str,
+        typer.Option("--diff", metavar="NAME|FILE.csv", help="Show where this other book's prices differ."),
+    ] = "",
     provider: Annotated[str, typer.Option("--provider", help="Only gcp, aws, azure, lambda, b2 or r2.")] = "",
     product: Annotated[str, typer.Option("--product", help="Only vm, egress, store_egress or storage.")] = "",
     output: Annotated[
@@ -51,9 +61,15 @@ def _prices(
 ) -> None:
     """Print a price book, or compare two price books.
 
-    Each price has a date and a source. usd is dollars per hour (vm), per GB of 10^9 bytes or per GiB of 2^30
-    bytes. It applies from tier_start units per month. VMs are billed in increments of increment_s, at least
-    minimum_s. docs/prices.md describes the books.
+    Each price has a date and a source. Products: vm (an hour of a VM), egress (bytes that a VM sends), store_egress
+    (bytes that an object store sends), storage (bytes kept for a month). usd is dollars per hour (vm), per GB of
+    10^9 bytes or per GiB of 2^30 bytes; it applies from tier_start units per month. VMs are billed in increments of
+    increment_s, at least minimum_s. docs/prices.md describes the books, and how to write rows of your own.
+
+    Emulated runs are priced by study-2023-04, the paper's prices. Rented VMs are priced by SkyPilot's catalog if it is
+    on this machine, otherwise, as their traffic always is, by the newest book (list-2026-11).
+
+    Exit: 0 printed, 2 invalid book or option.
 
     \b
     JSON: {"schema_version", "prices": [{"provider", "product", "from", "to", "item", "unit", "tier_start",
@@ -80,7 +96,10 @@ def _prices(
         if not rows and output is Format.table:
             typer.echo(f"no differences between {this.name} and {other.name} for this selection")
             return
-        typer.echo(rows_text("differences", rows, _DIFF, output), nl=False)
+        if output is Format.table:
+            _show_differences(rows, other)
+        else:
+            typer.echo(rows_text("differences", rows, _DIFF, output), nl=False)
         return
     rows = [_row(price) for price in this.prices(day)]
     rows = [row for row in rows if _chosen(row, provider, product)]
@@ -93,6 +112,21 @@ def _prices(
     rows = [{column: "" if cell is None else cell for column, cell in row.items()} for row in rows]
     typer.echo(rows_text("prices", rows, _TABLE, output), nl=False)
     typer.echo(f"{this.name}, sha256 {this.sha256}", err=True)
+
+
+def _show_differences(rows: Sequence[dict[str, Any]], other: PriceBook) -> None:
+    """Print the table of what this book has; prices that only the other one has are counted."""
+    changed = [
+        {**row, "change": None if row["change"] is None else f"{row['change']:+.1%}"}
+        for row in rows
+        if row["usd"] is not None
+    ]
+    if changed:
+        typer.echo(rows_text("differences", changed, _DIFF, Format.table), nl=False)
+    if len(changed) < len(rows):
+        typer.echo(
+            f"{len(rows) - len(changed)} more prices are in {other.name} only: `-o csv` lists them", err=True
+        )
 
 
 def _day(text: str) -> date | None:

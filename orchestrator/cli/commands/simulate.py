@@ -83,13 +83,14 @@ def _simulate(
 ) -> None:
     """Simulate days of a run in a second, with faults.
 
-    Faults are preemptions, capacity shortages, API failures, controller crashes and others. The decisions are
-    those of the real controller; the cloud, the peers and the clock are simulated. After every event the
+    Shows how a run on rented VMs copes with preemptions, capacity shortages, API failures, controller crashes and
+    other faults; nothing is rented or trained. The decisions are those of the real controller; the cloud, the peers
+    and the clock are simulated. After every event the
     controller's invariants are checked: every VM is in the journal, spending stays within the budget, one VM
     per slot and generation, progress while there is capacity, everything terminated in time. On a violation the
     command exits with 1 and prints how to reproduce it. An experiment uses the places and prices of `orch plan
-    --on sky`, its budget and limits, the epochs of `measure` and the preemptions that it plans; what is ignored is
-    named on stderr.
+    --on sky`, its budget and limits, the epochs of `measure` and the preemptions that it plans; what is ignored,
+    traffic for example, is named on stderr.
 
     \b
     JSON: {"schema_version", "ignored": [] (what of the experiment is left out), "runs": [{"seed", "status" (done,

@@ -54,18 +54,22 @@ def _validate(
     on: Annotated[
         Where | None,
         typer.Option(
-            "--on", help="Only whether it can be launched there: local or sky. [both]", show_default=False
+            "--on",
+            help="Judge only launches there: local (this machine) or sky (rented VMs). [both]",
+            show_default=False,
         ),
     ] = None,
     output: Annotated[_Report, typer.Option("-o", "--output", help="text or json.")] = _Report.text,
 ) -> None:
     """Validate experiment files.
 
-    Works offline and without credentials. All experiments of a file with a matrix are validated. Each valid file
-    gets a verdict: on which targets its experiments can be launched as they are. The obstacles of an experiment
-    that can be launched on none are listed; `orch plan` lists those of one target. A task is not built.
+    Works offline and without credentials. All problems of a file are listed at once, with line and column, and all
+    experiments of a file with a matrix are validated. Each valid file gets a verdict: whether its experiments can be
+    launched as they are on this machine (local) and on rented VMs (sky). The obstacles of an experiment that can be
+    launched on neither are listed; `orch plan` lists those of one target. A task is not built.
 
-    Exit: 0 all files are valid, 2 a file is invalid, 3 an experiment can be launched on no target, or not on --on.
+    Exit: 0 all files are valid, 2 a file is invalid, 3 an experiment can be launched on neither, or not where --on
+    says.
 
     \b
     JSON: {"schema_version": 1, "files": [{"file", "ok", "name", "peers", "problems": [{"file", "line",

@@ -24,7 +24,7 @@ from orchestrator.cli.follow import Screen, follow, take_down
 from orchestrator.cli.render.terminal import say
 from orchestrator.controller import client
 from orchestrator.controller.actor import began, controller_alive
-from orchestrator.errors import ControllerLostError, OrchError, TeardownError
+from orchestrator.errors import ControllerLostError, OrchError, StalePlanError, TeardownError
 from orchestrator.home import run_folder
 from orchestrator.launch.plan_run import approved_plan, host_cores
 from orchestrator.launch.preflight import make_aws_role, preflight
@@ -74,7 +74,7 @@ class RunLauncher:
             make_aws_role(spec, study.on)
             make_run(plan, text, run_id, self._home)
             start_run(run_id, self._home, study.on)
-        except (TeardownError, DiskFullError):
+        except (TeardownError, DiskFullError, StalePlanError, PriceBookError):
             raise  # the next run would fail as well
         except _RUN_FAULTS as error:
             raise RunError(str(error)) from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from decimal import Decimal
 from itertools import groupby
 from typing import Any
 
@@ -224,8 +225,16 @@ def _duration_words(plan: Mapping[str, Any]) -> str:
         most = plan["budget"]["egress_usd_per_h"]
         traffic = "unknown" if most is None else f"at most {usd(float(most) * plan['duration_s'] / 3600)}"
         words = f"about {duration(plan['duration_s'])} of epochs, plus startup"
-        return f"{words}; VMs {usd(plan['vm_usd'])}, traffic {traffic}"
-    return f"{here}; at full scale {duration(plan['duration_s'])}, VMs {usd(plan['vm_usd'])}"
+        return f"{words}; VMs {_vm_usd_words(plan)}, traffic {traffic}"
+    return f"{here}; at full scale {duration(plan['duration_s'])}, VMs {_vm_usd_words(plan)}"
+
+
+def _vm_usd_words(plan: Mapping[str, Any]) -> str:
+    """Format the VMs' dollars; the plan has whole cents, so 0 of VMs that are not free is less than one."""
+    amount = plan["vm_usd"]
+    if amount is not None and not Decimal(amount) and Decimal(plan["usd_per_h"]):
+        return "< $0.01"
+    return usd(amount)
 
 
 def _cost_words(cost: Mapping[str, Any]) -> str:

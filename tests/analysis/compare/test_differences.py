@@ -34,7 +34,7 @@ from analysis.report.study.differences import (
     loss_table,
 )
 from metrics.provenance import RanOn
-from metrics.stats import mean_interval, quotient_spread
+from metrics.stats import mean_interval, quotient_spread, ratio_interval, ratio_values
 from metrics.summary import summarise
 
 
@@ -67,6 +67,33 @@ def test_a_difference_is_beyond_noise_if_its_welch_interval_excludes_equality():
     assert runs.figure("sps", runs.runs[2]).beyond_noise is False
     assert runs.figure("sps", runs.first).ratio is None
     assert [card.more for card in difference_cards(runs)[:1]] == ["b: +10.2% from a, beyond noise"]
+
+
+def with_granularity(run_id: str, comm_s: Sequence[float]) -> OwnRun:
+    """A run with 3 s of calculation and so much communication in each epoch."""
+    calc_s = [3.0] * len(comm_s)
+    ratio, ratios = ratio_interval(calc_s, comm_s), [3.0 / one for one in comm_s]
+    mean = mean_interval(ratios)
+    assert ratio is not None
+    assert mean is not None
+    figures = {
+        "granularity_of_means": ComparedFigure(ratio, tuple(ratio_values(calc_s, comm_s))),
+        "granularity": ComparedFigure(mean, tuple(ratios)),
+    }
+    return a_run(run_id, figures=figures)
+
+
+def test_granularity_is_the_ratio_of_the_means_and_the_mean_of_ratios_has_its_own_name():
+    """One epoch with hardly any communication doubles the mean of ratios."""
+    one, other = (
+        with_granularity("a", [1.2, 1.1, 1.3, 1.2, 0.1]),
+        with_granularity("b", [2.4, 2.2, 2.6, 2.3, 2.5]),
+    )
+    rows = {row["figure"]: row for row in figure_table(Differences((one, other)), (other,))}
+    assert list(rows) == ["granularity", "granularity, mean of the epochs' ratios"]
+    assert rows["granularity"]["a"].startswith("3.061 ")  # 15 / 4.9
+    assert rows["granularity, mean of the epochs' ratios"]["a"].startswith("8.007 ")
+    assert (rows["granularity"]["difference"], rows["granularity"]["noise"]) == ("-59.2%", "beyond")
 
 
 @pytest.mark.parametrize(
@@ -166,6 +193,11 @@ def test_figures_are_those_of_the_report(tmp_path: Path):
     run, summary = own_run(read), summarise(read.run)
     assert run.figures["sps"].estimate.to_json() == summary["sps"]
     assert run.figures["sps_epoch_mean"].estimate.to_json() == summary["sps_epoch_mean"]
+    granularity = run.figures["granularity_of_means"]
+    assert granularity.estimate.to_json() == summary["granularity_of_means"]
+    values = mean_interval(granularity.by_epoch)
+    assert values is not None
+    assert (values.value, values.n) == (pytest.approx(granularity.estimate.value), granularity.estimate.n)
     assert run.figures["total_usd"].estimate.value == pytest.approx(summary["cost"]["total_usd"], abs=1e-6)
     assert run.figures["usd_per_1m"].estimate.n == 4
     assert run.figures["preemptions"].estimate.value == summary["preemptions"]["count"]
@@ -199,6 +231,19 @@ def test_tables_of_two_runs_have_intervals_and_of_more_have_marks():
         "b": "300.5 (+197.5% *)",
         "c": "101.5 (+0.5%)",
     }
+
+
+def test_a_difference_without_a_ratio_is_in_the_unit_of_its_row_and_the_documents_unit_is_its_values():
+    def sends(run_id: str, gigabytes: float) -> OwnRun:
+        values = (gigabytes * 1e9, gigabytes * 1e9)
+        figures = {"intercontinental_bytes": ComparedFigure(mean_interval(values), values)}
+        return a_run(run_id, figures=figures)
+
+    runs = Differences((sends("a", 0.0), sends("b", 1.6)))
+    (row,) = figure_table(runs, runs.others)
+    assert (row["figure"], row["difference"]) == ("intercontinental egress, GB per epoch", "+1.600")
+    (figure,) = differences_document(runs)["figures"]
+    assert (figure["unit"], figure["values"][1]["value"]) == ("bytes per epoch", 1.6e9)
 
 
 def test_curves_have_a_panel_for_each_loss_and_rate_and_a_line_for_each_run():

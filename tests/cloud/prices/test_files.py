@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
 from cloud.prices.book import PriceBook, PriceBookError, book_names, load
@@ -33,11 +36,11 @@ def _sentence(*lines: str) -> str:
         (ROW.replace(",0,0.12", ",-1,0.12"), "mine.csv:2: tier_start '-1' is not 0 or more"),
         (ROW.replace("2023-04-01", "2023-02-30"), "mine.csv:2: valid_from '2023-02-30' is not a date"),
         (ROW.replace("2023-04-01", "20230401"), "mine.csv:2: valid_from '20230401' is not a date"),
-        (ROW.replace(",*,*,", ",us-centrall1,*,"), "mine.csv:2: from 'us-centrall1' is none of *, US"),
-        (ROW.replace(",*,*,", ",*,eu-west-1,"), "mine.csv:2: to 'eu-west-1' is none of"),
+        (ROW.replace(",*,*,", ",us-centrall1,*,"), "mine.csv:2: from 'us-centrall1' is not one of *, US"),
+        (ROW.replace(",*,*,", ",*,eu-west-1,"), "mine.csv:2: to 'eu-west-1' is not one of"),
         (VM.replace(",60,1,", ",60,0,"), "mine.csv:2: increment_s '0' is not 1 or more"),
         (VM.replace(",60,1,", ",60,1.5,"), "mine.csv:2: increment_s '1.5' is not a whole number"),
-        (VM.replace(",h,", ",month,"), "mine.csv:2: unit 'month' of vm is none of h"),
+        (VM.replace(",h,", ",month,"), "mine.csv:2: unit 'month' of vm is not h"),
         ('gcp,egress,*,*,internet,GB,0,0.12,,,2023-04-01,"cut', "mine.csv:2: not a line of CSV"),
         (ROW[:30], "mine.csv:2: 8 cells, 12 columns"),
     ],
@@ -80,6 +83,18 @@ def test_all_problems_are_counted_and_five_are_reported():
     assert many.endswith("; 4 more problems")
 
 
+def test_a_row_reports_each_of_its_problems():
+    text = _sentence(
+        HEADER, VM.replace(",h,", ",day,").replace(",60,1,", ",soon,1,"), ROW.replace(",here", ",")
+    )
+    assert "mine.csv:2: unit 'day' of vm is not h; mine.csv:2: minimum_s 'soon' is not a whole number" in text
+    pasted = _sentence(
+        HEADER, ROW.replace("0.12", "").replace(",here", ",")
+    )  # a missing row as `orch plan` prints it
+    assert "mine.csv:2: usd '' is not an amount in US dollars" in pasted
+    assert pasted.endswith("mine.csv:2: the price has no source; write where it comes from")
+
+
 def test_files_that_are_no_text(tmp_path):
     noise = tmp_path / "noise.csv"
     noise.write_bytes(f"{HEADER}\n{ROW}\n".encode() + b"gcp,\xff\xfe\x00\n")
@@ -114,3 +129,14 @@ def test_a_book_cut_anywhere_is_refused_or_shorter_but_never_a_traceback(name):
             assert len(found) <= whole
         # Cut in its last cell, the source, a line is still whole.
         assert problems.startswith(f"{name}:") or text[:cut].splitlines()[-1].count(",") >= 11
+
+
+def test_rows_pasted_with_their_header_are_read():
+    book = PriceBook.from_text("\n".join([HEADER, ROW, HEADER, VM]) + "\n", "mine.csv")
+    assert len(list(book.prices())) == 2
+
+
+def test_a_pipe_is_refused_at_once(tmp_path: Path):
+    os.mkfifo(tmp_path / "mine.csv")
+    with pytest.raises(PriceBookError, match="not a regular file"):
+        load(str(tmp_path / "mine.csv"))

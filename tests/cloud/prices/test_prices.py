@@ -148,7 +148,7 @@ def test_prices_are_those_of_the_day():
         ((ROW, ROW), "mine.csv:3: overlaps line 2"),
         ((ROW.replace(",0,0.12", ",5,0.12"),), "mine.csv:2: the first tier begins at 5"),
         ((ROW, ROW.replace("GB,0", "GiB,10")), "mine.csv:3: unit 'GiB' differs from line 2's 'GB'"),
-        ((ROW.replace("GB", "TB"),), "mine.csv:2: unit 'TB' of egress is none of GB, GiB"),
+        ((ROW.replace("GB", "TB"),), "mine.csv:2: unit 'TB' of egress is not GB or GiB"),
         ((ROW.replace("0.12", "EUR 0.12"),), "mine.csv:2: usd 'EUR 0.12' is not an amount in US dollars"),
         ((ROW.replace("0.12", "-1"),), "mine.csv:2: usd '-1' is not 0 or more"),
         ((ROW.replace("0.12", "NaN"),), "mine.csv:2: usd 'NaN' is not 0 or more"),

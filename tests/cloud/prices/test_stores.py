@@ -199,7 +199,7 @@ def test_to_another_cloud_the_internet_s_price_counts_unless_the_store_has_one()
 @pytest.mark.parametrize("item", ["same_zone", "inter_zone", "moon", ""])
 def test_another_class_is_refused(item: str):
     with pytest.raises(
-        PriceBookError, match=rf"mine\.csv:2: store egress class '{item}' is none of \*, same"
+        PriceBookError, match=rf"mine\.csv:2: store egress class '{item}' is not one of \*, same"
     ):
         _book(ANY.replace("*,*,*", f"*,*,{item}"))
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import subprocess
+import sys
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -310,6 +312,29 @@ def test_requirements_are_pinned_to_the_controllers_own_versions():
     assert pins["hivemind"] == version("hivemind")
     assert pins["torch"] == version("torch").partition("+")[0]
     assert not [name for name in pins if name.startswith("nvidia") or name in ("ray", "skypilot")]
+
+
+def test_a_vm_gets_every_package_that_its_program_imports():
+    """Imports inside functions count too: they fail on the VM only, when a sample is read."""
+    from importlib.metadata import packages_distributions
+
+    root = Path(__file__).parents[3]
+    makes_data_only = {"sklearn", "platformdirs"}  # on the user's machine
+    sources = [*root.glob("experiments/peer/**/*.py"), *root.glob("experiments/wire/**/*.py")]
+    sources += [*root.glob("cloud/storage/*.py")]
+    named: set[str] = set()
+    for source in sources:
+        for node in ast.walk(ast.parse(source.read_text())):
+            if isinstance(node, ast.Import):
+                named |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                named.add(node.module.partition(".")[0])
+    others = named - sys.stdlib_module_names - {"cloud", "experiments", "metrics", "swift"} - makes_data_only
+    distributions = packages_distributions()
+    pins = {line.split("==")[0] for line in requirements().splitlines()}
+    lacking = {name for name in others if not {d.lower() for d in distributions.get(name, [])} & pins}
+    assert {"PIL", "hivemind"} <= others
+    assert lacking == set()
 
 
 @pytest.mark.parametrize(("accelerator", "gpu"), [("T4:1", "GPU=T4"), ("CPU:4", "GPU=no")])

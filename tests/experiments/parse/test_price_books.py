@@ -51,6 +51,12 @@ def test_a_file_of_an_override_is_in_the_working_directory(form: str, folder: Pa
     assert load(write(folder, "mine.csv"), [form]).prices == f"auto,{folder}/here/mine.csv"
 
 
+def test_an_override_of_one_element_leaves_the_others_beside_the_experiment(folder: Path):
+    (folder / "here" / "mine.csv").write_text(GOOD)
+    spec = load(write(folder, "[auto, mine.csv, mine.csv]"), ["prices[2]=mine.csv"])
+    assert spec.prices == f"auto,{folder}/there/mine.csv,{folder}/here/mine.csv"
+
+
 def test_a_file_named_beside_a_study_is_beside_the_study(folder: Path):
     study = folder / "there" / "s.yaml"
     study.write_text("name: s\nexperiments: [{experiment: geo-a2, set: {prices: [auto, mine.csv]}}]\n")
@@ -66,6 +72,8 @@ def test_a_file_named_beside_a_study_is_beside_the_study(folder: Path):
             "unknown price book 'list-2026-12' (known: auto, list-2026-11, study-2023-04; or a file",
         ),
         ("[mine.csv, auto]", "'auto' must be the first"),
+        ("~no-such-user/mine.csv", "~no-such-user/mine.csv: the home folder of this user is unknown"),
+        ('"a\\0.csv"', "not the path of a file (embedded null byte)"),
         ("none.csv", "there/none.csv: there is no such price book"),
         ("[auto, wrong.csv]", "prices: wrong.csv:2: usd '' is not an amount in US dollars"),
         ("[]", "prices: "),

@@ -15,6 +15,7 @@ from metrics.epochs.granularity import (
     communication,
     granularity,
     granularity_of_means,
+    granularity_of_means_values,
     granularity_phase_timed,
     granularity_spread,
 )
@@ -29,6 +30,7 @@ from metrics.epochs.throughput import (
     throughput_phase_timed,
 )
 from metrics.records import ProgressRecord
+from metrics.stats import mean_interval
 
 
 def _two_peers():
@@ -74,6 +76,9 @@ def test_granularity_of_means_is_the_ratio_of_the_mean_seconds():
     assert found.value == pytest.approx(calc.value / comm.value)
     assert found.value == pytest.approx(4 * 3.0 / (3 * 1.5 + 0.25))
     assert found.low < found.value < found.high
+    values = mean_interval(granularity_of_means_values(epochs))
+    assert values is not None
+    assert (values.value, values.low, values.n) == (pytest.approx(found.value), pytest.approx(found.low), 4)
     assert (granularity(epochs).value, found.n) == (pytest.approx((3 * 2.0 + 12.0) / 4), 4)
     spread = granularity_spread(epochs)
     assert (spread.least, spread.median, spread.most, spread.n) == (2.0, 2.0, 12.0, 4)
@@ -82,6 +87,7 @@ def test_granularity_of_means_is_the_ratio_of_the_mean_seconds():
 def test_granularity_is_unknown_where_nobody_communicated():
     epochs = swarm_epochs([epoch("a", k, 20.0 * k, 10, 0) for k in (1, 2, 3)], 1)
     assert granularity_of_means(epochs) is None
+    assert granularity_of_means_values(epochs) == []
     assert granularity_spread(epochs) is None
 
 

@@ -58,6 +58,22 @@ def test_fail_on_sets_the_failing_severity(folders: list[str], which: int, floor
     assert run(["audit", folders[which], "--fail-on", floor]) == code
 
 
+def test_findings_that_differ_in_their_numbers_are_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    made = made_run(epochs=6)
+    made.values["raw_target_batch_size"] *= 2
+    folder = str(made.write(tmp_path / "hivemind-1"))
+    assert run(["audit", folder]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert run(["audit", folder, "-o", "json"]) == 0
+    alike = [f for f in json.loads(capsys.readouterr().out)["findings"] if f["check"] == "samples"]
+    assert len(alike) > 3
+    assert text.count("less than the target batch size") == 2
+    assert f"And {len(alike) - 2} more like this: `-o json` has all." in text
+    assert f"{len(alike)} notes" in text
+
+
 def test_clean_run_has_no_findings(folders: list[str], capsys: pytest.CaptureFixture[str]):
     assert run(["audit", folders[1]]) == 0
     assert "no findings" in capsys.readouterr().out

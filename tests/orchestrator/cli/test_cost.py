@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -45,8 +46,22 @@ def test_both_bases_are_shown_with_their_difference(folder: Path, output: Output
     (difference,) = [line for line in lines if "published $" in line]
     for figure in ("2^30", "in the paper 1.024e9", "in the paper 2/5", "start-up", "of the bytes) is free"):
         assert figure in difference
-    assert "inter_continent" in text
+    assert "  between continents  " in text
     assert "the data set is not billed" in text.lower()
+
+
+def test_the_table_has_amounts_that_a_person_reads(folder: Path, output: Output):
+    assert run(["cost", str(folder)]) == 0
+    runs, links, *_ = output()[0].split("\n\n")
+    measured, published = (re.split(r"  +", row) for row in runs.splitlines()[1:3])
+    assert all(re.fullmatch(r"\$[\d.,]+|< \$0\.01", cell) for cell in (*measured[3:11], *published[3:9]))
+    assert published[9:11] == ["-", "-"]
+    header, *rows = links.splitlines()
+    assert header.split()[-2:] == ["SENT", "USD"]
+    sent = [re.split(r"  +", row)[-2:] for row in rows if row.startswith("geo-c8-20231114-aaaa  ")]
+    assert sent
+    assert all(re.fullmatch(r"[\d.,]+ (GB|MB|kB|B)", size) for size, _ in sent)
+    assert all(re.fullmatch(r"\$[\d.,]+|< \$0\.01", usd) for _, usd in sent)
 
 
 def test_json_matches_the_help(folder: Path, output: Output):

@@ -10,6 +10,7 @@ import pytest
 from made_up_run import write_run
 
 from experiments.parse.load import find, load
+from metrics.records import EgressRecord
 from metrics.store.database import RunStore
 from orchestrator.cli.app import run
 from orchestrator.cli.starting import plan_for
@@ -74,6 +75,25 @@ def test_focus_with_an_unknown_cost(made_up: Path, capsys: pytest.CaptureFixture
     assert shown.err.startswith("omitted, cost unknown: ")
     assert run(["replay", f"{RUN}-focus"]) == 2
     assert "contains the run's costs, not its records" in capsys.readouterr().err
+
+
+def test_charges_of_one_unknown_price_are_named_once(
+    own_home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    folder = run_folder(own_home, RUN)
+    write_run(folder, peers=8)
+    (folder / "experiment.yaml").write_text("")
+    with RunStore.open_writer(folder / "run.db") as store:
+        one, *others = store.records("vms")
+        pair = [one, next(vm for vm in others if vm.location == one.location)]
+        sent = [EgressRecord(vm.vm, 2, "203.0.113.9", "leaving", 1.0, 5_000, None) for vm in pair]
+        store.append("egress", sent)
+    out = ["--out", str(tmp_path / "out")]
+    assert run(["export", RUN, "--to", "focus", *out]) == 2
+    assert capsys.readouterr().err.count("203.0.113.9") == 1
+    assert run(["export", RUN, "--to", "focus", "--known-only", *out]) == 0
+    named = [line for line in capsys.readouterr().err.splitlines() if "203.0.113.9" in line]
+    assert [line.endswith(" (2 charges)") for line in named] == [True]
 
 
 @pytest.mark.parametrize("form", ["table", "csv", "json"])

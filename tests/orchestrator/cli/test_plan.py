@@ -63,8 +63,11 @@ def test_every_experiment_of_the_library_is_planned_without_network_or_credentia
 
 
 @pytest.mark.usefixtures("no_network")
-def test_a_peer_without_an_accelerator_is_planned_with_an_unknown_vm(capsys: pytest.CaptureFixture[str]):
-    assert run(["launch", ALONE, "--on", "sky", "--dry-run", "-o", "json"]) == 0
+def test_a_vm_without_a_price_is_planned_as_unknown(capsys: pytest.CaptureFixture[str]):
+    elsewhere = (
+        "peers.us.resources.infra=gcp/europe-west1/europe-west1-b"  # CPU:1 has a price in us-central1 only
+    )
+    assert run(["launch", ALONE, "--on", "sky", "--dry-run", "-o", "json", "--set", elsewhere]) == 0
     plan = json.loads(capsys.readouterr().out)
     (peer,) = plan["peers"]
     assert (peer["instance"], peer["usd_per_h"], plan["usd_per_h"]) == ("unknown", None, None)

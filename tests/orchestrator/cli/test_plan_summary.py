@@ -26,6 +26,18 @@ def test_prices_add_up_and_the_duration_follows_from_the_epochs():
     assert any("not predicted" in note for note in plan.notes)
 
 
+def test_vms_for_less_than_a_cent_are_not_free():
+    spec = load("geo-b2", ["measure.warmup_epochs=1", "measure.epochs=2"])
+    plan = plan_of(spec, BOOK, resolve_emulation(spec, 2)).as_dict()
+    said = [line for line in plan_lines({**plan, "vm_usd": "0.00"}) if "expected duration" in line]
+    free = [
+        line
+        for line in plan_lines({**plan, "vm_usd": "0.00", "usd_per_h": "0"})
+        if "expected duration" in line
+    ]
+    assert [line.rpartition("VMs ")[2] for line in said + free] == ["< $0.01", "$0.00"]
+
+
 def test_one_unknown_price_makes_the_total_unknown():
     spec = load("geo-b2")
     empty = type(BOOK).from_text(BOOK.text.splitlines()[0] + "\n", "empty.csv")

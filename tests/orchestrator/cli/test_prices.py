@@ -114,6 +114,24 @@ def test_invalid_file_gives_one_sentence_and_exit_2(tmp_path, capsys):
     assert capsys.readouterr().err.startswith("orch: mine.csv:2: usd '€0.18' is not an amount in US dollars")
 
 
+def test_the_table_of_an_own_book_shows_its_prices_and_counts_the_others(tmp_path, capsys):
+    mine = tmp_path / "mine.csv"
+    mine.write_text(
+        "provider,product,from,to,item,unit,tier_start,usd,minimum_s,increment_s,valid_from,source\n"
+        "gcp,vm,us-central1,*,T4:1/n1-standard-8/spot,h,0,0.13973,60,1,2026-11-01,contract\n"
+    )
+    own = ["--prices", str(mine), "--diff", "list-2026-11"]
+    assert run(["prices", *own]) == 0
+    done = capsys.readouterr()
+    head, *rows = done.out.splitlines()
+    assert head.endswith("CHANGE")
+    assert [row.split()[2:] for row in rows] == [
+        ["us-central1", "*", "T4:1/n1-standard-8/spot", "0", "0.13973", "h", "0.27946", "h", "+100.0%"]
+    ]
+    others = [row for row in _json(capsys, *own)["differences"] if row["usd"] is None]
+    assert done.err == f"{len(others)} more prices are in list-2026-11.csv only: `-o csv` lists them\n"
+
+
 def test_book_has_no_differences_from_itself(capsys: pytest.CaptureFixture[str]):
     assert run(["prices", "--diff", "study-2023-04"]) == 0
     assert capsys.readouterr().out.startswith(

@@ -266,7 +266,7 @@ def own_run(folder: Path) -> None:
     [
         ("logs/hivemind-7-vm-monitor.csv", "is a file; give the folder that contains it"),
         ("logs/nowhere", "no such folder"),
-        ("nowhere", "no such run"),
+        ("nowhere", "there is no folder 'nowhere' here either"),
     ],
 )
 def test_invalid_targets(

@@ -5,20 +5,23 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from made_up_run import write_run
 from study_world import job
 
+from cloud.prices.book import PriceBookError
 from cloud.provider import InvalidRequestError
+from experiments.parse.load import load, to_document
 from metrics.store.database import DiskFullError, RunStore
 from orchestrator.cli.commands import study_launcher
 from orchestrator.cli.commands.study_launcher import RunLauncher
 from orchestrator.cli.follow import LineScreen, Outcome
 from orchestrator.cli.render.study_screen import StudyScreen, ended_line
 from orchestrator.controller import client
-from orchestrator.errors import ControllerLostError, RunFailedError, TeardownError, UsageError
+from orchestrator.errors import ControllerLostError, RunFailedError, StalePlanError, TeardownError, UsageError
 from orchestrator.home import run_folder
 from orchestrator.study.core import Attempt, Ended, Job, Started, replay_study
 from orchestrator.study.definition import StudyDefinition
@@ -121,13 +124,28 @@ def test_failure_of_a_run_is_a_run_error(
     assert launcher.watch(job("a"), RUN, time.time() + 1000).kind == "ended"
 
 
-@pytest.mark.parametrize("error", [TeardownError("VMs may be left"), DiskFullError("no room")])
+@pytest.mark.parametrize(
+    "error", [TeardownError("VMs may be left"), DiskFullError("no space left on the disk")]
+)
 def test_errors_that_affect_all_runs_end_the_study(
     monkeypatch: pytest.MonkeyPatch, launcher: RunLauncher, error: Exception
 ):
     _watching(monkeypatch, launcher, error)
     with pytest.raises(type(error)):
         launcher.watch(job("a"), RUN, time.time() + 1000)
+
+
+@pytest.mark.parametrize("error", [StalePlanError("the price book has changed"), PriceBookError("gone.csv")])
+def test_a_changed_price_book_ends_the_study_and_fails_none_of_its_runs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: Exception
+):
+    def changed(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(study_launcher, "approved_plan", changed)
+    study = SimpleNamespace(documents={"a": to_document(load("geo-a2"))}, plans={"a": {}}, on="local")
+    with pytest.raises(type(error)):
+        RunLauncher(tmp_path, study, LineScreen(print)).start(job("a"), RUN)  # type: ignore[arg-type]
 
 
 def test_study_screen_shows_position_and_time_left():

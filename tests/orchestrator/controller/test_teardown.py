@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,7 +29,7 @@ from orchestrator.errors import HeldError, RefusedError, exit_code
 from orchestrator.home import owner
 from orchestrator.launch.start_lock import is_starting, start_lock
 
-NO_ROOM = OSError(errno.ENOSPC, "No space left on device")
+NO_SPACE = OSError(errno.ENOSPC, "No space left on device")
 
 
 class Cloud:
@@ -156,21 +158,31 @@ class TestLaunchUnderWay:
         with start_lock(tmp_path, 0.15):
             pass
 
+    def test_looking_at_the_start_lock_refuses_no_launch(self, tmp_path: Path):
+        with start_lock(tmp_path):
+            pass
+        with (tmp_path / "start.lock").open() as looking:
+            fcntl.flock(looking, fcntl.LOCK_SH)  # as `orch ls` does, but for longer
+            assert not is_starting(tmp_path)
+            threading.Timer(0.1, fcntl.flock, (looking, fcntl.LOCK_UN)).start()
+            with start_lock(tmp_path):
+                assert is_starting(tmp_path)
+
     def test_a_later_controller_ends_the_run_at_its_first_tick(self, home: Path):
         folder = make_run(home)
         ask_to_stop(folder, "taken down")
-        told: list[tuple[str, str]] = []
-        shells = shells_of(folder, told)
+        reported: list[tuple[str, str]] = []
+        shells = shells_of(folder, reported)
         shells.next(None)
         shells.next(None)
-        assert told == [("stopped", "taken down")]
+        assert reported == [("stopped", "taken down")]
 
 
-def shells_of(folder: Path, told: list[tuple[str, str]]) -> Shells:
+def shells_of(folder: Path, reported: list[tuple[str, str]]) -> Shells:
     """A controller's shells that only hear that the run is to end."""
 
     def shell() -> Any:
-        return SimpleNamespace(stop=lambda *given: told.append(given))
+        return SimpleNamespace(stop=lambda *given: reported.append(given))
 
     return Shells(shell, folder, asked_to_stop=asked_to_stop, free_reserve=free_reserve)
 
@@ -259,7 +271,7 @@ class TestFullDisk:
         assert (tmp_path / "reserve").stat().st_blocks * 512 >= 16_000_000
         assert free_reserve(tmp_path)
         assert not free_reserve(tmp_path)
-        assert is_disk_full(NO_ROOM)
+        assert is_disk_full(NO_SPACE)
         assert is_disk_full(DiskFullError("x"))
         assert not is_disk_full(OSError(errno.EIO, "x"))
         assert not is_disk_full(None)
@@ -267,10 +279,10 @@ class TestFullDisk:
     def test_a_full_disk_ends_the_run_using_the_reserve(self, home: Path):
         folder = make_run(home)
         keep_reserve(folder)
-        told: list[tuple[str, str]] = []
-        shells_of(folder, told).next(NO_ROOM)
-        assert {status for status, _ in told} == {"failed"}
-        assert "no space left on the disk" in told[-1][1]
+        reported: list[tuple[str, str]] = []
+        shells_of(folder, reported).next(NO_SPACE)
+        assert {status for status, _ in reported} == {"failed"}
+        assert "no space left on the disk" in reported[-1][1]
         assert not (folder / "reserve").exists()
 
 

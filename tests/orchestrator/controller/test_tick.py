@@ -119,9 +119,7 @@ def test_a_swarm_that_lost_all_peers_counts_from_epoch_1_again(world):
         assert [(p["epoch"], p["samples"], p["sps"]) for p in view["peers"]] == [(None, None, None)] * 2
         assert (view["epoch"]["current"], view["epoch"]["completed"]) == (1, 0)
         assert (view["epoch"]["sps"], view["epoch"]["eta_s"]) == (None, None)
-        assert any(
-            w.startswith("all peers were lost, and with them what was learned, at ") for w in view["warnings"]
-        )
+        assert any(w.startswith("all peers were lost at ") for w in view["warnings"])
         assert [
             e
             for e in view["events"]

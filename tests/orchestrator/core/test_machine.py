@@ -21,6 +21,7 @@ from orchestrator.core.events import (
     TerminateVm,
 )
 from orchestrator.core.invariants import InvariantError, validate
+from orchestrator.core.journal import RUN_ENDED
 from orchestrator.core.policy import back_off_s, first_place, next_place
 from orchestrator.core.state import Place, Policy, RunSpec, SlotSpec, SlotState
 from tests.orchestrator.core_driver import Driver
@@ -301,6 +302,14 @@ def test_losing_every_peer_that_trained_is_journalled_once_and_at_once():
     for _ in range(5):
         driver.tick()
     assert len(swarm_rows(driver)) == 1
+
+
+def test_the_end_of_the_run_is_journalled_last():
+    driver = Driver(spec(replace="never")).train()
+    driver.state = replace(driver.state, monitor="absent")  # whose end would be waited for
+    driver.sees("r-a-0", "preempted")
+    driver.sees("r-b-0", "preempted")
+    assert [fact.kind for fact in driver.facts[-2:]] == [SWARM_LOST, RUN_ENDED]
 
 
 def test_a_peer_that_was_joining_may_have_the_state():

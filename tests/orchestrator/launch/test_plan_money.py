@@ -161,6 +161,25 @@ def test_the_documented_examples_can_be_launched(
     assert "launch it with `orch launch --plan plan.json`" in capsys.readouterr().err
 
 
+def test_each_documented_store_has_all_prices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    page = (ROOT / "docs" / "sky.md").read_text()
+    monkeypatch.chdir(tmp_path)
+    Path("mine.yaml").write_text(page.split("```yaml\n")[1].split("```")[0])
+    rows = (
+        page.partition("| store | `endpoint` | `region` | `location`")[2]
+        .partition("\n\n")[0]
+        .splitlines()[2:]
+    )
+    assert len(rows) == 4
+    for row in rows:
+        name, *cells = (cell.strip() for cell in row.strip("|").split("|"))
+        endpoint, region, location = (cell.split("`")[1] if "`" in cell else "" for cell in cells)
+        settings = [f"data.endpoint={endpoint}", f"data.region={region}", f"data.location={location}"]
+        plan = plan_for(load("mine.yaml", settings), "sky")
+        assert not plan.obstacles, name
+        assert plan.document["budget"]["egress_usd_per_h"] is not None, name
+
+
 def test_an_unknown_reserve_promises_no_overshoot_of_0():
     budget = plan_for(load("geo-b2", ["budget_usd=20", NO_PRICE]), "sky").document["budget"]
     assert (budget["reserve_usd"], budget["egress_usd_per_h"]) == (None, None)
@@ -236,6 +255,18 @@ def test_rows_of_ones_own_are_on_top_of_the_book_in_the_plan_and_stored_with_the
     known = stored.vm("gcp/us-west1/us-west1-a", "T4", True)
     assert known is not None
     assert str(known.usd) == "0.11"
+
+
+def test_one_row_of_ones_own_changes_nothing_said_of_the_book_below_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("orchestrator.cli.starting.today", lambda: date(2026, 11, 25))
+    rows = own_rows(tmp_path)
+    rented = lines_of(capsys, f"prices=study-2023-04,{rows}")
+    note = next(line for line in rented if line.startswith("note: traffic is priced by study-2023-04.csv of"))
+    assert note.endswith(f"use them with --set prices=auto,{rows}")
+    assert run(["plan", "geo-b2", "--set", f"prices=auto,{rows}"]) == 0
+    assert "warning" not in capsys.readouterr().out  # the paper's prices are old on purpose
 
 
 @pytest.mark.parametrize(("change", "code"), [("0.11", 0), ("0.10", 7), ("", 2)])

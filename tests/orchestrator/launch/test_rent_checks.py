@@ -296,3 +296,8 @@ def test_the_role_is_only_read_before_the_prompt(look, monkeypatch: pytest.Monke
     make_aws_role(by_role, "local")
     make_aws_role(load("geo-b2"), "sky")
     assert did == [("looked at", "digits")], "neither here nor on Google"
+
+
+def test_a_mount_from_the_home_of_nobody_is_an_obstacle(tmp_path: Path):
+    spec = load(str(real(tmp_path)), ['file_mounts={"~/data": "~no-such-user/x"}'])
+    assert "a home folder that is unknown" in "".join(obstacle.text for obstacle in rent_obstacles(spec))

@@ -243,6 +243,17 @@ def test_an_experiments_measure_budget_and_settings_are_honoured(capsys: pytest.
     assert shown["ignored"][-1] == "without effect: swarm.compression, emulation, except its preempt"
 
 
+def test_traffic_is_named_as_ignored_and_costs_nothing(capsys: pytest.CaptureFixture[str]):
+    """geo-b2's two VMs cost $0.54 an hour together, and its traffic may cost $2.57 an hour."""
+    shown, said = simulated(capsys, "--set", "budget_usd=1", "--epochs", "0")
+    (traffic,) = (what for what in shown["ignored"] if "traffic" in what)
+    assert "egress of VMs and of the store" in traffic
+    assert "neither billed nor kept back from the budget" in traffic
+    assert f"ignored: {traffic}" in said.splitlines()
+    (row,) = shown["runs"]
+    assert row["spent_usd"] == pytest.approx(row["vm_hours"] * (0.27946 + 0.26502) / 2, rel=0.01)
+
+
 def test_planned_preemptions_happen(capsys: pytest.CaptureFixture[str]):
     preempt = ["--epochs", "0", "--days", "0.1", "--set", "emulation.preempt.at_s=1200"]
     shown, said = simulated(capsys, *preempt, "--set", "emulation.preempt.slot=us-0", "--slot", "us-0")
@@ -270,6 +281,19 @@ def test_a_lost_run_ends_with_1(capsys: pytest.CaptureFixture[str], monkeypatch:
     shown, said = simulated(capsys, code=1)
     assert shown["runs"][0]["status"] == "lost"
     assert "1 of 1 runs were lost, their controller never came back: seed 0" in said
+
+
+@pytest.mark.parametrize(("slot", "keeps_the_markets_own"), [("", False), ("us-0", True)])
+def test_a_planned_rate_of_one_slot_leaves_the_market_to_the_others(slot: str, keeps_the_markets_own: bool):
+    planned = ["emulation.preempt.rate_per_h=1", *([f"emulation.preempt.slot={slot}"] if slot else [])]
+    spec, environ = load("geo-b2", planned), {"HOME": "/nonexistent"}
+    made = of_experiment(spec, 0, days=0.1, faults=("preemption",), environ=environ)
+    assert {place.preempt_per_h > 0 for place in made.places} == {keeps_the_markets_own}
+
+
+def test_unpriced_traffic_refuses_no_simulated_budget(capsys: pytest.CaptureFixture[str]):
+    shown, _ = simulated(capsys, "--set", "budget_usd=5", "--set", "data.location=lambda/us-west-1")
+    assert shown["runs"][0]["status"] == "done"
 
 
 def test_experiment_has_places_and_prices_of_the_plan():
