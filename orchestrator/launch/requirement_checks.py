@@ -31,7 +31,8 @@ def replaced_pins(spec: ExperimentSpec) -> Iterator[Obstacle]:
             named += [(f"{line} needs {each}", each) for each in requirements_of(wheel)]
         for text, each in named:
             pinned = pins.get(canonicalize_name(each.name))
-            if pinned is not None and not each.specifier.contains(pinned, prereleases=True):
+            # A package from a URL may have any version.
+            if pinned is not None and (each.url or not each.specifier.contains(pinned, prereleases=True)):
                 yield Obstacle(
                     ObstacleCode.REQUIREMENTS,
                     f"requirements: {text}, but the peer itself needs {canonicalize_name(each.name)}=={pinned}, which is not "

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from experiments.parse.task_files import check_size, module_on_peer, name_on_peer, placed, shipped_files
+from experiments.parse.task_files import (
+    TaskFilesError,
+    check_size,
+    module_on_peer,
+    name_on_peer,
+    placed,
+    shipped_files,
+)
 from experiments.schema.fields import FILE_AND_NAME
 from experiments.schema.models import ExperimentSpec, Task
 from experiments.schema.requirements import FIND_LINKS, parse_requirement
@@ -18,6 +26,7 @@ from experiments.tasks.settings import FILE_SETTINGS
 from orchestrator.errors import StalePlanError
 
 CODE, WHEELS = "code", "wheels"  # folders in a run's folder, and beside a peer's config
+MAX_WHEEL_BYTES = 500_000_000  # of all wheels together
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +88,59 @@ class TaskCode:
 def task_code(spec: ExperimentSpec, task: Task) -> TaskCode:
     """Find what the experiment's task ships. Raises TaskFilesError."""
     call = TaskCall.of(spec, task)
-    files = shipped_files(placed([Path(path) for path in spec.code], call.single))
+    code = [Path(path) for path in spec.code]
+    _check_links(code)
+    files = shipped_files(placed(code, call.single))
     check_size(files)
-    wheels = {wheel.name: wheel for line in spec.requirements for wheel in local_wheels(line)}
+    wheels = _wheels(spec.requirements)
     contents = {
         **{f"{CODE}/{name}": path for name, path in files.items()},
         **{f"{WHEELS}/{name}": path for name, path in sorted(wheels.items())},
     }
     return TaskCode(call, contents)
+
+
+def _check_links(code: Iterable[Path]) -> None:
+    """Refuse what a copy of the folders would lack, or take from elsewhere. Raises TaskFilesError, OSError.
+
+    A link to a file of the same folder is copied as that file.
+    """
+    for top in (path for path in code if path.is_dir()):
+        for folder, folders, names in os.walk(top):
+            folders[:] = sorted(name for name in folders if not name.startswith("."))
+            for path in (
+                Path(folder, name) for name in sorted([*folders, *names]) if not name.startswith(".")
+            ):
+                if path.is_symlink() and path.is_dir():
+                    raise TaskFilesError(
+                        f"{path} is a link to a folder, which is not copied; put the folder in its place"
+                    )
+                if path.is_symlink() and not path.resolve().is_relative_to(top.resolve()):
+                    raise TaskFilesError(
+                        f"{path} is a link to {path.resolve()}, outside {top}; put the file in its place, or remove the link"
+                    )
+                if not path.is_dir() and not path.is_file():
+                    raise TaskFilesError(f"{path} is neither a file nor a folder; move it out of {top}")
+
+
+def _wheels(requirements: Iterable[str]) -> dict[str, Path]:
+    """The wheels on this machine that are shipped, by name. Raises TaskFilesError, OSError."""
+    found: dict[str, Path] = {}
+    for wheel in (wheel for line in requirements for wheel in local_wheels(line)):
+        other = found.setdefault(wheel.name, wheel)
+        if other != wheel and _sha256(other) != _sha256(wheel):
+            raise TaskFilesError(
+                f"{other} and {wheel} have the same name, but not the same content; remove one"
+            )
+    sizes = {wheel: wheel.stat().st_size for wheel in found.values()}
+    if sum(sizes.values()) > MAX_WHEEL_BYTES:
+        largest = sorted(sizes, key=lambda wheel: (-sizes[wheel], wheel))[:3]
+        raise TaskFilesError(
+            f"the wheels to ship have {sum(sizes.values()) / 1e6:.0f} MB in all, and at most {MAX_WHEEL_BYTES / 1e6:.0f} MB can "
+            f"be shipped; the largest are {', '.join(f'{w} ({sizes[w] / 1e6:.0f} MB)' for w in largest)}; remove those that "
+            "the task does not need, or let the VMs download them"
+        )
+    return found
 
 
 def local_wheels(line: str) -> list[Path]:

@@ -173,14 +173,28 @@ else report ended $code "its program ended with exit code $code"; fi
 exit $code
 """
 
-# The peer's own versions are constraints: pip fails instead of replacing one. The time is what the steps before have left.
-_MORE = r"""if [ -n "$UV" ]; then
-    VIRTUAL_ENV=$ENV limited $((%(seconds)d - SECONDS)) "$UV" pip install -q --torch-backend "$backend" \
-        -r %(file)s -c requirements.txt >> setup.log 2>&1 9>&-
-else
-    limited $((%(seconds)d - SECONDS)) "$ENV/bin/python" -m pip install -q $index -r %(file)s -c requirements.txt \
-        >> setup.log 2>&1 9>&-
-fi || fail "the task's requirements could not be installed beside the peer's: $(tail -1 setup.log)"
+# The peer's own versions are constraints: what would replace one fails. An environment's own pip comes first, because uv
+# does not see packages that a .pth file adds to it. If the wheels are enough, no index is contacted: a VM may reach none.
+# The time is what the steps before have left; `timeout 0` would mean no limit.
+_MORE = r"""if [ -x "$ENV/bin/pip" ]; then
+    more() { limited "$(left)" "$ENV/bin/pip" install --no-input --disable-pip-version-check --progress-bar off "$@"; }
+elif [ -n "$UV" ]; then
+    index="--torch-backend $backend"
+    more() { VIRTUAL_ENV=$ENV limited "$(left)" "$UV" pip install -q "$@"; }
+else fail "the task's requirements could not be installed: the image has neither pip nor uv"
+fi
+left() { n=$((%(seconds)d - SECONDS)); echo $((n > 1 ? n : 1)); }
+all_more() { more "$@" -r %(file)s -c requirements.txt > more.log 2>&1 9>&-; }
+{ [ -d wheels ] && all_more --no-index; } || all_more $index || {
+    cat more.log >> setup.log
+    # The first of pip's errors, with what it says of conflicts, or all that uv says.
+    said=$(awk '/^ERROR: / && !found++ {sub(/^ERROR: /, ""); sub(/\.$/, ""); printf "%%s", $0}
+        /^The conflict is caused by:/ {rows = 1; next}
+        rows && /^ / {sub(/^ +/, ""); printf "%%s%%s", (rows++ > 1 ? ", " : ": "), $0; next}
+        {rows = 0}' more.log)
+    [ -n "$said" ] || said=$(tr -s ' \n' ' ' < more.log | sed 's/^ //; s/ $//')
+    fail "the task's requirements could not be installed beside the peer's: ${said:0:500}"
+}
 """
 
 # If a VM rejects a setting, training continues: setup.log shows which one, and the resulting kernel settings.

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
+import sysconfig
 import time
+import venv
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pure_wheel import wheel
 
 from cloud.provider import LaunchRequest, Offer
 from cloud.sky.vm import bootstrap
@@ -32,6 +37,10 @@ def tell(config):
     said["key"] = pathlib.Path("record.key").read_text()
     pathlib.Path("told.json").write_text(json.dumps(said))
     return 7
+
+def use(config):
+    import orchtestonly, orchtestneeded
+    return orchtestonly.VALUE + orchtestneeded.VALUE
 
 def stay(config):
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
@@ -229,7 +238,9 @@ def test_requirements_of_the_task_are_installed_beside_the_peers(vm: Callable[..
     uv.chmod(0o755)
     assert one.start().wait(30) == 7
     said = (one.folder / "uv-arguments").read_text()
-    assert said == "pip install -q --torch-backend cpu -r more_requirements.txt -c requirements.txt\n"
+    assert said == "pip install -q --torch-backend cpu -r more_requirements.txt -c requirements.txt\n", (
+        "no wheels"
+    )
     assert (one.folder / "more-seen").read_text() == "--find-links wheels\nmine==1\n"
     assert (one.folder / "code" / "my_task.py").read_text() == "x = 1\n"
 
@@ -242,3 +253,47 @@ def test_requirements_that_cannot_be_installed_end_the_vm_with_one_sentence(vm: 
     assert one.start().wait(30) == 1
     said = one.read("job.json")["error"]
     assert said == "the task's requirements could not be installed beside the peer's: there is no mine 1"
+
+
+def real_environment(one: Vm) -> None:
+    """Replace the VM's environment by a real one with pip, which finds the packages of this one and no index."""
+    home = one.home / "orch-env"
+    shutil.rmtree(home)
+    venv.create(home, with_pip=True, symlinks=True)
+    (site,) = home.glob("lib/python3*/site-packages")
+    (site / "host.pth").write_text(f"{sysconfig.get_path('purelib')}\n{one.home / 'programs'}\n")
+    wanted = (one.folder / "requirements.txt").read_bytes()
+    (home / "requirements.sha256").write_text(hashlib.sha256(wanted).hexdigest())
+    (one.home / ".config" / "pip").mkdir(parents=True)
+    (one.home / ".config" / "pip" / "pip.conf").write_text(
+        "[global]\nindex-url = http://127.0.0.1:9/simple\nretries = 0\ntimeout = 2\n"
+    )
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize(
+    ("needed", "said"),
+    [
+        ("orchtestneeded", ""),
+        ("numpy==0.1", "orchtestonly 1.0 depends on numpy==0.1, The user requested (constraint) numpy=="),
+        ("orchtestabsent", "Could not find a version that satisfies the requirement orchtestabsent"),
+    ],
+)
+def test_pip_installs_what_was_shipped_and_replaces_nothing(
+    vm: Callable[..., Vm], tmp_path: Path, needed: str, said: str
+):
+    wheel(tmp_path / "wheels", "orchtestonly", requires=(needed,))
+    wheel(tmp_path / "wheels", "orchtestneeded")
+    wheel(tmp_path / "wheels", "numpy", "0.1")
+    folders = {"wheels": str(tmp_path / "wheels")}
+    one = vm("programs:use", requirements=("--find-links wheels", "orchtestonly"), folders=folders)
+    real_environment(one)
+    code = one.start().wait(150)
+    job = one.read("job.json")
+    if not said:
+        assert (code, job["error"]) == (14, "its program ended with exit code 14")
+        return
+    assert code == 1
+    assert job["error"].startswith("the task's requirements could not be installed beside the peer's: ")
+    assert said in job["error"]
+    assert not list((one.home / "orch-env").glob("lib/*/site-packages/numpy*")), "numpy was replaced"

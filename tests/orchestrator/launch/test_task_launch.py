@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import shutil
 import subprocess
 from collections.abc import Mapping
@@ -15,6 +17,7 @@ from pure_wheel import wheel
 from cloud.provider import LaunchRequest
 from cloud.storage.errors import StoreUnreachableError
 from experiments.parse.load import from_document, load, to_document
+from experiments.parse.task_files import TaskFilesError
 from experiments.schema.errors import SpecError
 from experiments.schema.models import ExperimentSpec
 from experiments.tasks.build import BUILT_IN
@@ -30,7 +33,7 @@ from orchestrator.launch.peer_request import RunRequests
 from orchestrator.launch.plan_run import RunPlan, approved_plan, plan_run
 from orchestrator.launch.prepare import prepare
 from orchestrator.launch.requirement_checks import requirements_of
-from orchestrator.launch.task_code import TaskCall
+from orchestrator.launch.task_code import TaskCall, task_code
 from orchestrator.launch.task_facts import resolve_task
 
 OWN = Path(__file__).parents[2] / "experiments" / "tasks" / "own"
@@ -425,3 +428,55 @@ def test_a_launch_takes_the_size_of_samples_from_the_store(file: Path, monkeypat
 
     monkeypatch.setattr("cloud.storage.sample_size.bytes_per_sample", unreachable)
     assert with_measured_samples(spec, "sky", {}) == spec
+
+
+def test_links_are_copied_only_within_a_folder(file: Path, tmp_path: Path):
+    package = file.parent / "package"
+    package.mkdir()
+    (package / "here.py").write_text("x = 1\n")
+    (package / "link.py").symlink_to("here.py")
+    (package / ".hidden").symlink_to("/etc")
+    spec = read(file, f"code=[{package}, {file.parent}/my_helper.py]")
+    copied = task_code(spec, spec.task).copied(tmp_path / "run")
+    assert copied.contents["code/package/link.py"].read_text() == "x = 1\n"
+    assert not copied.contents["code/package/link.py"].is_symlink()
+    secret = tmp_path / "secret"
+    secret.write_text("of somebody")
+    for target, text in (
+        (secret, f"is a link to {secret}, outside {package}; put the file in its place"),
+        (tmp_path, "is a link to a folder, which is not copied"),
+        (tmp_path / "nowhere", f"is a link to {tmp_path}/nowhere, outside {package}"),
+        (package / "nowhere", "is neither a file nor a folder"),
+    ):
+        (package / "other").symlink_to(target)
+        with pytest.raises(TaskFilesError, match=re.escape(text)):
+            task_code(spec, spec.task)
+        (package / "other").unlink()
+    os.mkfifo(package / "pipe")
+    with pytest.raises(TaskFilesError, match="pipe is neither a file nor a folder"):
+        task_code(spec, spec.task)
+
+
+def test_wheels_are_limited_and_have_one_content_each(
+    file: Path, monkeypatch: pytest.MonkeyPatch, described: list[Mapping[str, Any]]
+):
+    first, second = wheel(file.parent / "a"), wheel(file.parent / "b")
+    second.write_bytes(first.read_bytes())
+    spec = read(file, f"requirements=[--find-links {first.parent}, --find-links {second.parent}]")
+    assert task_code(spec, spec.task).contents[f"wheels/{first.name}"] == first
+    second.write_bytes(first.read_bytes() + b"more")
+    with pytest.raises(TaskFilesError, match="have the same name, but not the same content"):
+        task_code(spec, spec.task)
+    second.unlink()
+    monkeypatch.setattr("orchestrator.launch.task_code.MAX_WHEEL_BYTES", 10)
+    _, (obstacle,) = resolve_task(spec, file.parent / "home")
+    assert f"the largest are {first} (0 MB)" in obstacle.text
+
+
+def test_a_package_from_a_url_cannot_replace_one_of_the_peer(
+    file: Path, tmp_path: Path, described: list[Mapping[str, Any]]
+):
+    line = "torch @ https://example.org/torch-1-py3-none-any.whl"
+    plan = planned(file, tmp_path, *RENTED, f"requirements=['{line}']", on="sky")
+    (obstacle,) = plan.obstacles
+    assert "but the peer itself needs torch==" in obstacle.text
