@@ -11,7 +11,9 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from orchestrator.cli.commands.data_check import check
 from orchestrator.cli.commands.data_make import make
+from orchestrator.cli.commands.data_pack import pack
 from orchestrator.cli.render.output import SCHEMA_VERSION, as_json
 from orchestrator.cli.render.terminal import say
 
@@ -21,15 +23,15 @@ class _Form(StrEnum):
     json = "json"
 
 
-_data = typer.Typer(
-    name="data", no_args_is_help=True, help="Generate data sets as shards, or serve them locally."
-)
+_data = typer.Typer(name="data", no_args_is_help=True, help="Make, pack, check or serve data sets.")
 _POLL_S = 1.0  # between two checks of the store's processes
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the application."""
     _data.command("make")(make)
+    _data.command("pack")(pack)
+    _data.command("check")(check)
     app.add_typer(_data)
 
 
