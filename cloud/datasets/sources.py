@@ -8,6 +8,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -326,7 +327,7 @@ def _read_table(file: Path) -> tuple[list[str], list[Mapping[str, Any]]]:
 
 def _dataset_rows(path: Path) -> list[_Table]:
     try:
-        import datasets  # pyright: ignore[reportMissingImports]
+        datasets: Any = import_module("datasets")
     except ImportError as error:
         raise DataSourceError(
             f"{path} was saved by the datasets library, which is not installed; run `pip install datasets`"

@@ -414,7 +414,7 @@ class _Upload:
             raise
         return int(head["ContentLength"]) == size_bytes and head.get("Metadata", {}).get("sha256") == sha256
 
-    def _send(self, url: S3Url, file: BinaryIO, sha256: str, content_type: str) -> None:
+    def _send(self, url: S3Url, file: _Stoppable, sha256: str, content_type: str) -> None:
         from boto3.s3.transfer import TransferConfig
 
         self._client.upload_fileobj(

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 from cloud.storage.errors import DataSourceError
 
@@ -156,8 +156,9 @@ class _OpenShard:
         self.file = _HashingFile(path.open("wb"))
         self._path = path
         self._split = split
+        # tarfile only calls write() on a stream
         self._tar = TarWriter(
-            self.file, encoder=False, compress=False, user="", group="", mode=0o644, mtime=0
+            cast(Any, self.file), encoder=False, compress=False, user="", group="", mode=0o644, mtime=0
         )
         self._samples = 0
         self._bytes = 0

@@ -69,7 +69,7 @@ def check(
     from cloud.storage.opener import ShardOpener
     from cloud.storage.publish import list_objects, read_index
     from experiments.parse.load import load
-    from experiments.schema.shards import shard_urls
+    from experiments.schema.shards import ShardPatternError, shard_urls
     from orchestrator.cli.exits import FAILED
     from orchestrator.cli.render.progress import ProgressLine
 
@@ -81,12 +81,15 @@ def check(
     client = ClientPerProcess(endpoint)
     index, stored = None, None
     if data.endswith(".tar"):
-        urls = list(shard_urls(data))
+        try:
+            urls = list(shard_urls(data))
+        except ShardPatternError as error:
+            raise BadUrlError(str(error)) from error
     else:
         index = read_index(client(), data, endpoint=endpoint)
         stored = list_objects(client(), data, endpoint=endpoint)
         urls = shard_urls_of(data, index, stored)
-    if not urls:
+    if not urls and index is None:
         raise BadUrlError(
             f"{data} has no shards (objects that end in .tar); correct the prefix, or make some"
         )
