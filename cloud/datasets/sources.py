@@ -330,7 +330,8 @@ def _dataset_rows(path: Path) -> list[_Table]:
         datasets: Any = import_module("datasets")
     except ImportError as error:
         raise DataSourceError(
-            f"{path} was saved by the datasets library, which is not installed; run `pip install datasets`"
+            f"{path} was saved by the datasets library, which cannot be imported here ({error}); "
+            "run `pip install datasets`"
         ) from error
     try:
         loaded = datasets.load_from_disk(str(path))
