@@ -12,6 +12,8 @@ StorageError
 │   ├── ShardChangedError    it was overwritten while it was read
 │   ├── TruncatedShardError  the tar ends too early
 │   └── CorruptShardError    the tar or one of its members cannot be read
+├── DataSourceError          what a data set is made from cannot be used: correct the source or the options
+├── PrefixTakenError         another data set is stored at the destination
 ├── CacheInUseError          another process uses the cache's folder
 └── EmbeddedStoreError       the embedded Swift cannot be installed or started
     └── PortTakenError       another program listens on the port
@@ -87,6 +89,14 @@ class CorruptShardError(ShardError):
 
     def __reduce__(self) -> tuple[type[CorruptShardError], tuple[str, int | None, str]]:
         return type(self), (self.shard, self.offset, self.what)
+
+
+class DataSourceError(StorageError):
+    """The source of a data set is empty or unreadable, or does not fit the options."""
+
+
+class PrefixTakenError(StorageError):
+    """The destination of a data set has shards of another one."""
 
 
 class CacheInUseError(StorageError):

@@ -84,7 +84,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "simulate",
         "Simulate days of a run in a second, with faults.",
     ),
-    "data": ("data", "Generate data sets as shards, or serve them locally."),
+    "data": ("data", "Make, pack, check or serve data sets."),
     "net": ("net", "Measure the emulated network."),
 }
 

@@ -55,6 +55,22 @@ def test_serve_make_refuse_and_stop(tmp_path):
                 "samples": 18,
                 "count": 2,
             }
+            pictures = (
+                "make",
+                "glyphs",
+                "--to",
+                "s3://digits/g",
+                "--shards",
+                "2",
+                "--samples-per-shard",
+                "9",
+            )
+            for stored in ("stored 3 objects", "stored 0 objects"):  # the store keeps the SHA-256
+                glyphs = run(*pictures, environment=ours)
+                assert glyphs.returncode == 0, glyphs.stderr
+                assert stored in glyphs.stderr
+            checked = run("check", "s3://digits/g", environment=ours)
+            assert checked.returncode == 0, checked.stdout + checked.stderr
             wrong = run(
                 "make",
                 "digits",

@@ -1,0 +1,273 @@
+"""`orch data make`: generate a data set and store it as shards."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from orchestrator.cli.render.output import Format, rows_text
+from orchestrator.cli.render.terminal import say
+
+if TYPE_CHECKING:
+    from cloud.storage.publish import Index
+    from cloud.storage.shards import Record
+
+_COLUMNS = ("split", "shards", "samples", "count")
+
+
+class _Dataset(StrEnum):
+    digits = "digits"
+    glyphs = "glyphs"
+    stdlib = "stdlib"
+    photos = "photos"
+    speech = "speech"
+
+
+# Shards and samples per shard where none are given.
+_SIZES = {
+    _Dataset.digits: (32, 512),
+    _Dataset.glyphs: (32, 512),
+    _Dataset.stdlib: (None, 512),
+    _Dataset.photos: (16, 64),
+    _Dataset.speech: (16, 256),
+}
+_STDLIB_ONLY = ("chunk_bytes", "vocabulary", "tokenizer_file")
+
+
+@dataclass(frozen=True, slots=True)
+class _Recipe:
+    """What to publish: the records, what describes them, further objects, and the held-out share of keys."""
+
+    records: Iterable[Record]
+    made: Mapping[str, Any]
+    files: Callable[[], Mapping[str, bytes]] | None = None
+
+
+def make(
+    dataset: Annotated[
+        _Dataset,
+        typer.Argument(
+            help="digits: scikit-learn's handwritten digits, augmented (png, cls). "
+            "glyphs: characters in the fonts that matplotlib installs, distorted, 64x64, 62 classes (jpg, cls). "
+            "stdlib: source text of Python's standard library, with a tokenizer trained on it (txt). "
+            "photos: scikit-learn's two photos, cropped, turned, noised, in OpenImages' sizes (jpg, cls). "
+            "speech: spoken digits with transcripts (wav, txt).",
+        ),
+    ],
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to", help="Destination: s3://bucket or s3://bucket/prefix. The bucket is created if needed."
+        ),
+    ],
+    shards: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=100_000,
+            help="Number of training shards; not for stdlib. [32; photos and speech 16]",
+        ),
+    ] = None,
+    samples_per_shard: Annotated[
+        int | None,
+        typer.Option(min=1, max=1_000_000, help="Samples per shard. [512; photos 64, speech 256]"),
+    ] = None,
+    endpoint: Annotated[
+        str, typer.Option(help="Endpoint of the store, http(s)://host:port. [boto3's default]")
+    ] = "",
+    seed: Annotated[
+        int, typer.Option(min=0, help="Seed of the data; the same seed gives the same bytes.")
+    ] = 0,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Replace another data set at the destination; not for digits.")
+    ] = False,
+    chunk_bytes: Annotated[
+        int | None,
+        typer.Option(min=16, max=1_000_000, help="stdlib: greatest size of a text, cut at line ends. [512]"),
+    ] = None,
+    vocabulary: Annotated[
+        int | None,
+        typer.Option(min=512, max=65_536, help="stdlib: number of tokens of the tokenizer. [2048]"),
+    ] = None,
+    tokenizer_file: Annotated[
+        Path | None,
+        typer.Option(help="stdlib: where to write the tokenizer on this machine too. [tokenizer.json]"),
+    ] = None,
+    form: Annotated[
+        Format, typer.Option("-o", "--output", help="Output format.", show_choices=True)
+    ] = Format.table,
+) -> None:
+    """Write a data set as WebDataset shards to an object store.
+
+    Credentials come from boto3's usual chain (AWS_ACCESS_KEY_ID ..., a profile). Writes training
+    shards and held-out shards; no training sample is derived from a held-out original, font, file
+    or voice. Everything is generated on this machine. The same versions of the packages give the
+    same bytes. After Ctrl-C or an error, run the same command again: what the store already has
+    is not uploaded again. index.json, written last, has the counts and SHA-256 of every shard.
+
+    JSON: {"schema_version": 1, "splits": [{"split": "train"|"heldout", "shards": pattern for an
+    experiment's data, "samples": n, "count": shards, "bytes" (not for digits)}]}; table and CSV
+    have the first four as columns.
+    """
+    given = {"chunk_bytes": chunk_bytes, "vocabulary": vocabulary, "tokenizer_file": tokenizer_file}
+    for name in _STDLIB_ONLY:
+        if dataset is not _Dataset.stdlib and given[name] is not None:
+            raise typer.BadParameter(
+                f"only for stdlib, not for {dataset.value}", param_hint=f"--{name.replace('_', '-')}"
+            )
+    if dataset is _Dataset.stdlib and shards is not None:
+        raise typer.BadParameter(
+            "not for stdlib, whose text fills as many as it needs; use --samples-per-shard",
+            param_hint="--shards",
+        )
+    usual_shards, usual_samples = _SIZES[dataset]
+    samples_per_shard = samples_per_shard or usual_samples
+    shards = shards or usual_shards
+    if dataset is _Dataset.digits:
+        assert shards is not None  # `_SIZES` has a number
+        rows = _digits(to, shards, samples_per_shard, seed, endpoint)
+    else:
+        from cloud.storage.publish import splits_table
+
+        with tempfile.TemporaryDirectory(prefix="orch-data-") as folder:
+            if dataset is _Dataset.stdlib:
+                local = tokenizer_file or Path("tokenizer.json")
+                recipe = _stdlib(chunk_bytes, vocabulary, seed, local)
+            else:
+                assert shards is not None
+                recipe = _generated(dataset, shards * samples_per_shard, seed)
+            index = store(
+                recipe.records,
+                to,
+                Path(folder),
+                made=recipe.made,
+                files=recipe.files,
+                max_samples=samples_per_shard,
+                endpoint=endpoint,
+                replace=replace,
+            )
+        rows = splits_table(index, to)
+    typer.echo(rows_text("splits", rows, _COLUMNS, form), nl=False)
+
+
+def store(records: Iterable[Record], to: str, folder: Path, **options: Any) -> Index:
+    """Publish the records with progress on stderr; `options` are those of cloud.storage.publish.publish."""
+    from cloud.storage.client import make_client
+    from cloud.storage.publish import Progress, publish
+    from orchestrator.cli.render.progress import ProgressLine
+
+    line = ProgressLine()
+
+    def text(progress: Progress) -> str:
+        return (
+            f"{progress.samples} samples, {progress.shards} shards; stored {progress.uploaded} objects "
+            f"({progress.uploaded_bytes / 1e6:.1f} MB), {progress.unchanged} were there"
+        )
+
+    last = Progress()
+
+    def show(progress: Progress) -> None:
+        nonlocal last
+        last = progress
+        line.show(lambda: text(progress))
+
+    client = make_client(options.get("endpoint", ""))
+    say(f"making shards for {to}")
+    try:
+        index = publish(records, to, client, folder=folder, progress=show, **options)
+    except KeyboardInterrupt:
+        line.clear()
+        say(f"interrupted after {text(last)}; run the same command again to go on")
+        raise
+    finally:
+        line.clear()
+    say(text(last))
+    return index
+
+
+def _digits(to: str, shards: int, samples_per_shard: int, seed: int, endpoint: str) -> list[dict[str, Any]]:
+    from cloud.storage.client import make_client
+    from cloud.storage.digits import make_digits
+    from cloud.storage.shards import shard_pattern
+    from cloud.storage.url import S3Url
+
+    place = S3Url.parse(to)
+    client = make_client(endpoint)
+    say(f"generating {shards} shards of {samples_per_shard} digits for {to}")
+    with tempfile.TemporaryDirectory(prefix="orch-data-") as folder:
+        made = make_digits(
+            shards,
+            to,
+            client,
+            folder=Path(folder),
+            samples_per_shard=samples_per_shard,
+            seed=seed,
+            endpoint=endpoint,
+        )
+    say(f"{made.size_bytes} bytes written")
+    return [
+        {"split": split, "shards": str(place.join(shard_pattern(names))), "samples": n, "count": len(names)}
+        for split, names, n in (
+            ("train", made.train, made.train_samples),
+            ("heldout", made.heldout, made.heldout_samples),
+        )
+    ]
+
+
+def _generated(dataset: _Dataset, train: int, seed: int) -> _Recipe:
+    """The data sets whose number of samples is chosen; as many as an eighth of them are held out."""
+    heldout = max(1, train // 8)
+    if dataset is _Dataset.glyphs:
+        from cloud.datasets.glyphs import glyph_records, glyphs_made
+
+        return _Recipe(glyph_records(train, heldout, seed=seed), glyphs_made(train, heldout, seed))
+    if dataset is _Dataset.photos:
+        from cloud.datasets.photos import photo_records, photos_made
+
+        return _Recipe(photo_records(train, heldout, seed=seed), photos_made(train, heldout, seed))
+    from cloud.datasets.speech import find_synthesiser, speech_made, speech_records
+
+    synthesiser = find_synthesiser()
+    if synthesiser.reason:
+        say(synthesiser.reason)
+    records = speech_records(train, heldout, seed=seed, synthesiser=synthesiser)
+    return _Recipe(records, speech_made(train, heldout, seed, synthesiser))
+
+
+def _stdlib(chunk_bytes: int | None, vocabulary: int | None, seed: int, local: Path) -> _Recipe:
+    from cloud.datasets import stdlib
+
+    chunk_bytes = chunk_bytes or stdlib.CHUNK_BYTES
+    vocabulary = vocabulary or stdlib.VOCABULARY
+    records = stdlib.TrainTexts(stdlib.stdlib_records(chunk_bytes=chunk_bytes, seed=seed))
+
+    def files() -> dict[str, bytes]:
+        say(f"training a tokenizer of {vocabulary} tokens on {len(records.texts)} texts")
+        tokenizer = stdlib.train_tokenizer(records.texts, vocabulary)
+        _write_tokenizer(local, tokenizer)
+        return {stdlib.TOKENIZER_NAME: tokenizer}
+
+    made = stdlib.stdlib_made(chunk_bytes, stdlib.HELD_OUT_SHARE, vocabulary, seed)
+    return _Recipe(records, made, files)
+
+
+def _write_tokenizer(path: Path, content: bytes) -> None:
+    from orchestrator.errors import UsageError
+
+    try:
+        if path.exists() and path.read_bytes() != content:
+            raise UsageError(
+                f"{path} exists and is another tokenizer; move it, or name another file with --tokenizer-file"
+            )
+        path.write_bytes(content)
+    except OSError as error:
+        raise UsageError(
+            f"{path} cannot be written ({error.strerror}); name another file with --tokenizer-file"
+        ) from error
+    say(f"the tokenizer is in {path}")
