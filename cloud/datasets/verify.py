@@ -24,6 +24,7 @@ SOUNDS = ("wav", "flac", "mp3", "ogg")
 TEXTS = ("txt", "json", "cls")
 _MAGIC = {"flac": (b"fLaC",), "ogg": (b"OggS",), "mp3": (b"ID3", b"\xff\xfb", b"\xff\xf3", b"\xff\xf2")}
 _AT_ONCE = 4
+_STREAMED_BYTES = 2**32 - 2**20  # a wav written to a pipe promises as much as its header can
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,22 +138,31 @@ def _decode_image(data: bytes) -> None:
 
 
 def _decode_sound(kind: str, data: bytes) -> None:
+    if kind == "wav":
+        _check_wave_is_whole(data)
     try:
-        import soundfile  # pyright: ignore[reportMissingImports]
+        import soundfile
     except (ImportError, OSError):  # without it only the beginning of compressed files is looked at
-        if kind == "wav":
-            with wave.open(io.BytesIO(data)) as file:
-                missing = file.getnframes() * file.getnchannels() * file.getsampwidth() - len(
-                    file.readframes(file.getnframes())
-                )
-                if missing:
-                    raise ValueError(f"{missing} bytes are missing at the end") from None
-        elif not data.startswith(_MAGIC[kind]):
+        if kind != "wav" and not data.startswith(_MAGIC[kind]):
             raise ValueError(f"does not begin as a {kind} file") from None
         return
     samples, _ = soundfile.read(io.BytesIO(data))
     if not len(samples):
         raise ValueError("has no sound")
+
+
+def _check_wave_is_whole(data: bytes) -> None:
+    """Raise ValueError for a wav whose end is missing, which libsndfile reads as a shorter sound."""
+    try:
+        with wave.open(io.BytesIO(data)) as file:
+            frame_bytes = file.getnchannels() * file.getsampwidth()
+            promised, present = file.getnframes() * frame_bytes, len(file.readframes(file.getnframes()))
+    except wave.Error as error:
+        if "unknown format" in str(error):  # not PCM: only libsndfile can tell
+            return
+        raise
+    if present < promised < _STREAMED_BYTES:
+        raise ValueError(f"{promised - present} bytes are missing at the end")
 
 
 def _classes(index: Index | None) -> int | None:

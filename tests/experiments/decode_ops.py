@@ -17,8 +17,9 @@ def noisy(data: bytes, *, rng: np.random.Generator) -> np.ndarray:
     return np.frombuffer(data, np.uint8) + rng.normal(size=len(data))
 
 
-def unpicklable(data: bytes) -> Any:
-    return lambda: data
+def unpicklable(data: bytes) -> np.ndarray:
+    """An array of an object that pickle refuses."""
+    return np.array([lambda: data], dtype=object)
 
 
 def die(data: bytes) -> Any:

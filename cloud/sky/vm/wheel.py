@@ -21,7 +21,19 @@ from cloud.targets import SKY
 # Packages that a peer may import; the controller is not among them.
 _SHIPPED = ("cloud", "experiments", "metrics")
 _SUFFIXES = {".py", ".csv", ".json", ".yaml", ".typed"}
-_DIRECT = ("hivemind", "torch", "webdataset", "boto3", "cryptography", "numpy", "pillow", "transformers")
+_DIRECT = (
+    "hivemind",
+    "torch",
+    "webdataset",
+    "boto3",
+    "cryptography",
+    "numpy",
+    "pillow",
+    "scipy",
+    "soundfile",
+    "tokenizers",
+    "transformers",
+)
 _AT = (1980, 1, 1, 0, 0, 0)
 
 

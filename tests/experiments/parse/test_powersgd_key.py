@@ -98,8 +98,8 @@ def test_the_ballast_is_sent_as_the_model_is(model: str, rank: int, data: st.Dat
     assert own.wire == round(full.wire / scale)
     assert made.parameters == pytest.approx(models()[model].parameters / scale, rel=0.05)
     # a matrix too small to be factored is left out, and its share of the factors is sent whole
-    assert own.rows == pytest.approx(full.rows / scale, rel=0.25, abs=8)
-    assert own.columns == pytest.approx(full.columns / scale, rel=0.25, abs=8)
+    assert own.rows == pytest.approx(full.rows / scale, rel=0.3, abs=8)
+    assert own.columns == pytest.approx(full.columns / scale, rel=0.3, abs=8)
 
 
 @pytest.mark.parametrize("model", ["ConvNextLarge", "RoBERTaXLM"])

@@ -41,8 +41,8 @@ PROCESSES = [
 ]
 
 
-def pipeline_of(function: str, *, random: bool = False) -> Pipeline:
-    op = Op("decode", f"decode_ops:{function}", "data", "bytes", "array", random=random)
+def pipeline_of(function: str, gives: str = "array", *, random: bool = False) -> Pipeline:
+    op = Op("decode", f"decode_ops:{function}", "data", "bytes", gives, random=random)
     return Pipeline("test", {"data": ("dat",)}, (op,))
 
 
@@ -273,7 +273,7 @@ def test_bad_held_out_samples_are_counted() -> None:
 @pytest.mark.slow
 def test_processes_end_with_the_source_and_are_descendants(sources: Sources) -> None:
     before = set(descendants(os.getpid()))
-    source = sources(Workers("process", 2), pipeline=pipeline_of("process_id"))
+    source = sources(Workers("process", 2), pipeline=pipeline_of("process_id", "number"))
     batches = Batches(source, 8)
     batches.start()
     workers = {item["data"] for _ in range(8) for item in batches.next().batch}  # type: ignore[union-attr]
