@@ -112,18 +112,22 @@ def shipped_files(top: Mapping[str, Path]) -> dict[str, Path]:
 
 def check_size(files: Mapping[str, Path]) -> None:
     """Raise TaskFilesError if the files are too large in all, or one cannot be read."""
-    total = 0
+    sizes: dict[Path, int] = {}
     for file in files.values():
         try:
-            total += file.stat().st_size
+            sizes[file] = file.stat().st_size
         except OSError as error:
             raise TaskFilesError(
                 f"{file} cannot be read ({error.strerror}); correct that, or leave it out"
             ) from error
+    total = sum(sizes.values())
     if total > MAX_CODE_BYTES:
+        largest = sorted(sizes, key=lambda file: (-sizes[file], file))[:3]
+        named = ", ".join(f"{file} {sizes[file] / 1e6:.1f} MB" for file in largest)
         raise TaskFilesError(
-            f"the files to ship have {total / 1e6:.1f} MB in all, and at most {MAX_CODE_BYTES // 10**6} MB can be shipped; put "
-            "large files into the object store, or copy them to the VMs with file_mounts"
+            f"the files to ship have {total / 1e6:.1f} MB in all (the largest: {named}), and at most "
+            f"{MAX_CODE_BYTES // 10**6} MB can be shipped; put large files into the object store, or copy them to the VMs "
+            "with file_mounts"
         )
 
 

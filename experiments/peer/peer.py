@@ -45,6 +45,7 @@ from experiments.peer.training.loader import HeldOut, Loaded
 from experiments.peer.training.loop import Hooks, Trainer
 from experiments.peer.training.parameter_digest import parameters_sha, write_sample
 from experiments.peer.training.step_log import StepLog
+from experiments.peer.training.stored_settings import with_stored_files
 from experiments.peer.training.task import TaskRunner, build_runner, use_code_folder
 from experiments.peer.training.task_data import held_out, training_source
 from experiments.pipeline.errors import PipelineError
@@ -119,9 +120,9 @@ def assemble(config: PeerConfig, folder: Path, temporary: Path, status: Status) 
     policy.watch_notices(config.notice_url)
 
     use_code_folder(config, folder)
-    task = build_runner(config)
-    status.set(ran=task.ran)
     opener = open_shards(config, folder / "cache", partial(status.warn, "cache"))
+    task = build_runner(with_stored_files(config, folder, opener.open))
+    status.set(ran=task.ran)
     heldout = held_out(config, opener, task, partial(status.warn, "bad held-out samples"))
     if heldout is not None:
         heldout.check()

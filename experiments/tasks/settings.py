@@ -10,7 +10,16 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from experiments.tasks.errors import TaskError
 
 FILE_SETTINGS = ("config", "tokenizer", "weights")
-"""Settings that may be paths of files, which a peer needs in the same place."""
+"""Settings that may name files: by paths, or by s3:// URLs in the store of the data."""
+
+
+def stored_files(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Return the settings that name objects of the store, with their s3:// URLs."""
+    named = {key: settings.get(key) for key in FILE_SETTINGS}
+    return {
+        key: value for key, value in named.items() if isinstance(value, str) and value.startswith("s3://")
+    }
+
 
 _VISION = ("ConvNextLarge", "ResNet18", "ResNet50", "ResNet152", "WideResNet101_2")
 _LANGUAGE = ("RoBERTaBase", "RoBERTaLarge", "RoBERTaXLM")
@@ -27,9 +36,12 @@ class Settings(BaseModel):
         "", description="Name of a built-in model; the first of them is used if `config` is not given."
     )
     config: str | dict[str, Any] | None = Field(
-        None, description="A transformers config.json instead of `model`: its path, or its keys and values."
+        None,
+        description="A transformers config.json instead of `model`: its path or s3:// URL, or its keys and values.",
     )
-    weights: str = Field("", description="Path of a model.safetensors to start from; empty: random weights.")
+    weights: str = Field(
+        "", description="Path or s3:// URL of a model.safetensors to start from; empty: random weights."
+    )
     gradient_checkpointing: bool = Field(
         False, description="Recompute activations in the backward pass: less memory, about a third more work."
     )
@@ -66,7 +78,7 @@ class TextSettings(Settings):
     """Settings of every task with a tokenizer."""
 
     tokenizer: Annotated[str, Field(min_length=1)] = Field(
-        description="Path of a tokenizer.json of the tokenizers library."
+        description="Path or s3:// URL of a tokenizer.json of the tokenizers library."
     )
     sequence_length: Annotated[int, Field(ge=8)] = Field(
         128,

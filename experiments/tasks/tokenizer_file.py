@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -52,7 +51,8 @@ class TokenizerFile:
 
     def save(self, folder: Path, length: int) -> None:
         """Write tokenizer.json, and the tokenizer_config.json with which transformers' AutoTokenizer loads it."""
-        shutil.copyfile(self.path, folder / "tokenizer.json")
+        content = Path(self.path).read_bytes()  # the folder may be the tokenizer's own
+        (folder / "tokenizer.json").write_bytes(content)
         special = {f"{role}_token": token for role in SPECIAL if (token := self.token(role)) is not None}
         config = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": length, **special}
         (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")

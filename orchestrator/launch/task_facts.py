@@ -13,12 +13,15 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from cloud.storage.errors import StorageError, StoreUnreachableError
 from cloud.targets import LOCAL
 from experiments.parse.load import from_document, to_document
 from experiments.parse.task_files import TaskFilesError
 from experiments.schema.errors import SpecError
 from experiments.schema.models import ExperimentSpec
+from experiments.tasks.settings import stored_files
 from orchestrator.launch.obstacles import Obstacle, ObstacleCode
+from orchestrator.launch.store_reads import fetch
 from orchestrator.launch.task_code import CODE, TaskCode, local_wheels, stale, task_code
 
 _BUILD_S = 600.0
@@ -108,7 +111,9 @@ def _build(spec: ExperimentSpec, code: TaskCode) -> dict[str, Any]:
         with tempfile.TemporaryDirectory(prefix="orch-task-") as made:
             folder = Path(made).resolve()
             code.copied(folder)
-            found = _described(spec, code, folder)
+            found = _described(spec, code, _settings(spec, code, folder), folder)
+    except StorageError as error:
+        return {"error": f"task: {error}"}
     except OSError as error:
         return {"error": f"task: {_sentence(error)}"}
     if "error" not in found:
@@ -119,10 +124,35 @@ def _build(spec: ExperimentSpec, code: TaskCode) -> dict[str, Any]:
     return {"error": text + _advice(spec, found)}
 
 
-def _described(spec: ExperimentSpec, code: TaskCode, folder: Path) -> dict[str, Any]:
+def _settings(spec: ExperimentSpec, code: TaskCode, folder: Path) -> dict[str, Any]:
+    """The settings to build the task with here: files in the store are copied, except weights, which decide no size.
+
+    Raises StorageError, OSError.
+    """
+    settings = dict(code.call.settings)
+    if spec.task is None or spec.task.name is None:
+        return settings
+    for key, url in stored_files(settings).items():
+        if key == "weights":
+            del settings[key]
+            continue
+        if not spec.data.endpoint:
+            raise StoreUnreachableError(
+                f"task.with.{key}: {url} cannot be read before the launch, which makes the embedded store; give a path, or "
+                "set data.endpoint"
+            )
+        copy = folder / f"{key}-{url.rpartition('/')[2]}"
+        fetch(spec, url, copy)
+        settings[key] = str(copy)
+    return settings
+
+
+def _described(
+    spec: ExperimentSpec, code: TaskCode, settings: Mapping[str, Any], folder: Path
+) -> dict[str, Any]:
     request = {
         "call": code.call.call,
-        "with": dict(code.call.settings),
+        "with": dict(settings),
         "pipeline": code.call.pipeline,
         "seed": spec.seed,
         "code_folder": str(folder / CODE),

@@ -172,7 +172,7 @@ def _choose(
     from experiments.parse.load import load, source
     from orchestrator.cli.starting import plan_for
     from orchestrator.errors import UsageError
-    from orchestrator.launch.measured_samples import with_measured_samples
+    from orchestrator.launch.store_reads import with_measured_samples
 
     if not plan_file:
         if not experiment:

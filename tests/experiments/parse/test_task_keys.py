@@ -173,10 +173,12 @@ def test_a_file_that_would_replace_a_module_of_the_peer_is_refused(folder: Path,
 
 def test_too_much_code_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(task_files, "MAX_CODE_BYTES", 1_000_000)
-    (folder / "large.bin").write_bytes(bytes(1_000_001))
+    large = folder / "large.bin"
+    large.write_bytes(bytes(1_000_001))
     (found,) = problems(folder, "task: {python: my_task.py:build}\ncode: [large.bin]\n")
     assert found[:2] == (3, "code")
-    assert "the files to ship have 1.0 MB in all, and at most 1 MB can be shipped" in found[2]
+    assert f"the files to ship have 1.0 MB in all (the largest: {large} 1.0 MB" in found[2]
+    assert "and at most 1 MB can be shipped" in found[2]
     monkeypatch.setattr(task_files, "_MAX_FILES", 3)
     (found,) = problems(folder, "task: {python: my_task.py:build}\ncode: [package]\n")
     assert "has too many files" in found[2]

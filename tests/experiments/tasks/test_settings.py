@@ -44,7 +44,7 @@ def test_defaults() -> None:
         ("image-classification", {"classes": 1}, "classes: 1 is refused: input should be greater than or"),
         ("image-classification", {"model": "ResNet"}, "model: 'ResNet' is not one of small-cnn, ConvNextLarge,"),
         ("image-classification", {"model": "ResNet18", "config": "c"}, "model and config are both given"),
-        ("causal-lm", {}, "'tokenizer' is missing: Path of a tokenizer.json"),
+        ("causal-lm", {}, "'tokenizer' is missing: Path or s3:// URL of a tokenizer.json"),
         ("masked-lm", {"tokenizer": "t", "mask_fraction": 1.5}, "mask_fraction: 1.5 is refused"),
         ("speech-recognition", {"tokenizer": 3, "x": 1}, "tokenizer: 3 is refused: .*; 'x' is not a setting"),
     ],

@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from peer_rig import serve_folder
 from pure_wheel import wheel
+from task_rig import SENTENCES, write_tokenizer
 
 from cloud.provider import LaunchRequest
 from cloud.storage.errors import StoreUnreachableError
@@ -28,11 +30,11 @@ from orchestrator.core.journal import replay
 from orchestrator.errors import StalePlanError
 from orchestrator.launch import task_facts
 from orchestrator.launch.machine_checks import machine_obstacles
-from orchestrator.launch.measured_samples import with_measured_samples
 from orchestrator.launch.peer_request import RunRequests
 from orchestrator.launch.plan_run import RunPlan, approved_plan, plan_run
 from orchestrator.launch.prepare import prepare
 from orchestrator.launch.requirement_checks import requirements_of
+from orchestrator.launch.store_reads import with_measured_samples
 from orchestrator.launch.task_code import TaskCall, task_code
 from orchestrator.launch.task_facts import resolve_task
 
@@ -428,6 +430,28 @@ def test_a_launch_takes_the_size_of_samples_from_the_store(file: Path, monkeypat
 
     monkeypatch.setattr("cloud.storage.sample_size.bytes_per_sample", unreachable)
     assert with_measured_samples(spec, "sky", {}) == spec
+
+
+def test_files_of_settings_may_lie_in_the_store(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "any")
+    (tmp_path / "store").mkdir()
+    write_tokenizer(tmp_path / "store" / "tokenizer.json", SENTENCES)
+    named = (
+        "task={name: causal-lm, with: {tokenizer: 's3://bucket/%s', weights: 's3://bucket/w.safetensors'}}"
+    )
+    with serve_folder(tmp_path / "store") as endpoint:
+        spec = read(file, named % "tokenizer.json", "code=[]", f"data.endpoint={endpoint}")
+        spec, obstacles = resolve_task(spec, tmp_path / "home")
+        assert obstacles == ()
+        assert spec.task.facts.parameters > 100_000
+    assert task_code(spec, spec.task).contents == {}
+    spec, (obstacle,) = resolve_task(read(file, named % "t.json", "code=[]"), tmp_path / "home")
+    assert obstacle.code == "task"
+    assert "task.with.tokenizer: s3://bucket/t.json cannot be read before the launch" in obstacle.text
+    spec = read(file, named % "t.json", "code=[]", f"data.endpoint={endpoint}")
+    (obstacle,) = resolve_task(spec, tmp_path / "home")[1]
+    assert f"no answer from the object store at {endpoint}" in obstacle.text
 
 
 def test_links_are_copied_only_within_a_folder(file: Path, tmp_path: Path):
