@@ -7,14 +7,12 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import get_args
 
 import pytest
 
 from cloud.local.options import LocalOptions
 from cloud.targets import SKY
-from experiments.catalog import models
-from experiments.schema.models import Data
+from experiments.schema.models import Optimizer, Swarm
 from orchestrator.cli.app import run
 
 ROOT = Path(__file__).parents[1]
@@ -296,11 +294,8 @@ def test_there_is_one_install_line():
 def test_what_the_readme_says_orch_does_not_do_is_still_so():
     readme = (ROOT / "README.md").read_text()
     box = re.sub(r"\n>? *", " ", readme.partition("## What orch does not do\n\n")[2].partition("\n\n")[0])
-    assert "the shards hold images of digits. RoBERTa and Whisper can be emulated, not trained." in box
-    assert get_args(Data.model_fields["dataset"].annotation) == ("digits",)
-    untrained = [name for name, model in models().items() if model.kind not in ("vision", "digits")]
-    assert untrained
-    assert all(name.startswith(("RoBERTa", "Whisper")) for name in untrained)
+    assert "*Mixed precision and schedules.*" in box
+    assert not {"precision", "schedule"} & {*Swarm.model_fields, *Optimizer.model_fields}
     assert "*Keep checkpoints.*" in box
     peer = [path.read_text() for path in (ROOT / "experiments" / "peer").rglob("*.py")]
     assert peer
