@@ -122,7 +122,7 @@ def assemble(config: PeerConfig, folder: Path, temporary: Path, status: Status) 
     task = build_runner(config)
     status.set(ran=task.ran)
     opener = open_shards(config, folder / "cache", partial(status.warn, "cache"))
-    heldout = held_out(config, opener, task, partial(status.warn, "bad held-out samples"))
+    heldout = held_out(config, opener, task, partial(status.left_out, "heldout"))
     if heldout is not None:
         heldout.check()
 
@@ -163,7 +163,7 @@ def assemble(config: PeerConfig, folder: Path, temporary: Path, status: Status) 
         membership.stop,
     )
     parts.callback(leave.tell_swarm)
-    source = training_source(config, opener, task, partial(status.warn, "bad samples"))
+    source = training_source(config, opener, task, partial(status.left_out, "training"))
     batches = Batches(source, config.batch_size)
     parts.callback(batches.close)
     return Peer(
