@@ -107,6 +107,10 @@ def _flag(value: Any) -> bool:
     return isinstance(value, bool)
 
 
+def _object(value: Any) -> bool:
+    return isinstance(value, dict)
+
+
 def is_maddr(value: Any) -> bool:
     """Whether the value is a full libp2p multiaddress: /ip4/10.0.0.1/tcp/31337/p2p/<peer id>."""
     return isinstance(value, str) and _MADDR.fullmatch(value) is not None
@@ -114,7 +118,8 @@ def is_maddr(value: Any) -> bool:
 
 _STATUS: Mapping[str, Callable[[Any], bool]] = {
     "phase": _text, "maddr": is_maddr, "peer_id": _text, "error": _text, "hopeless": _flag, "notice_at_s": _number,
-    "epoch": _count, "at_s": _number, "parameters_sha": _text, "join": lambda value: isinstance(value, dict),
+    "epoch": _count, "at_s": _number, "parameters_sha": _text, "join": _object,
+    "bad_samples": _object,
     "warnings": lambda value: isinstance(value, list) and all(map(_text, value)),
 }  # fmt: skip
 _JOB: Mapping[str, Callable[[Any], bool]] = {

@@ -8,14 +8,15 @@ sentence in "warnings" says why.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
 from metrics import tables
 from metrics.epochs.granularity import granularity_spread
 from metrics.epochs.throughput import SwarmEpoch, dropped_rounds, measured
-from metrics.events.evaluation import held_out, heldout_given
+from metrics.events.bad_samples import bad_samples_of
+from metrics.events.evaluation import Evaluation, best_of, evaluations_of, held_out, heldout_given, names_of
 from metrics.figures import FIGURES, SUMMARY
 from metrics.paper.comparison import compare
 from metrics.records import VmEnd
@@ -37,7 +38,8 @@ def summarise(store: Records | RunNumbers) -> dict[str, Any]:
     samples = sum(e.samples for e in run.study)
     total = run.bill.sum()
     ingress = list(run.ingress.values())
-    evaluated = held_out(meta.evaluations)
+    evaluated, evaluations = held_out(meta.evaluations), evaluations_of(meta.evaluations)
+    left_out = bad_samples_of(meta.bad_samples, run.slot)
     return {
         "schema_version": SUMMARY_VERSION,
         "run_id": meta.run_id,
@@ -51,6 +53,7 @@ def summarise(store: Records | RunNumbers) -> dict[str, Any]:
         "host_contended": meta.host_contended,
         "host": meta.host and meta.host.to_json(),
         "model": meta.model and meta.model.to_json(),
+        "task": _task(meta),
         "target_batch_size": meta.target_batch_size,
         "peers": _peers(run),
         "epochs": {
@@ -89,13 +92,37 @@ def summarise(store: Records | RunNumbers) -> dict[str, Any]:
         },
         "loss": _loss(run),
         "accuracy": None if evaluated is None else evaluated.accuracy,
+        "evaluation": dict(evaluations[-1].figures) if evaluations else None,
+        "evaluation_best": _best(evaluations),
+        "evaluations": tables.evaluations(run),
         "heldout_given": heldout_given(meta.document),
+        "bad_samples": None if left_out is None else left_out.to_json(),
         "published": compare(
             meta.published, run.study, run.matrix, [row.vm for row in run.vms], run.epoch_mean()
         ),
         "agreement": _agreement(run),
         "raw": _raw(run),
         "warnings": sentences(run),
+    }
+
+
+def _task(meta: RunMeta) -> dict[str, Any] | None:
+    """Return the task: "causal-lm" or "my_task:build", the settings, the SHA-256. None: a model of models.csv."""
+    task: Mapping[str, Any] | None = meta.document.get("task")
+    if not task:
+        return None
+    return {
+        "call": (meta.model and meta.model.name) or task.get("name") or task.get("python"),
+        "with": task.get("with") or {},
+        "sha256": meta.model and meta.model.sha256,
+    }
+
+
+def _best(evaluations: Sequence[Evaluation]) -> dict[str, dict[str, float | int] | None]:
+    """Return the best value of each figure and its epoch. None: it is unknown which value is better."""
+    found = {name: best_of(evaluations, name) for name in names_of(evaluations)}
+    return {
+        name: None if one is None else {"value": one.value, "epoch": one.epoch} for name, one in found.items()
     }
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from metrics.epochs.throughput import samples_until
+from metrics.events.evaluation import evaluations_of
 from metrics.figures import EPOCH, FIGURES
 from metrics.run import Records, RunNumbers
 
@@ -40,6 +42,27 @@ def per_epoch(store: Records | RunNumbers) -> list[dict[str, Any]]:
             }
         )
     return rows
+
+
+def evaluations(store: Records | RunNumbers) -> list[dict[str, Any]]:
+    """Return one row per evaluated epoch.
+
+    Columns: epoch, at_s (unix), peers (that evaluated it), samples (held-out ones), raw_trained_samples (trained on up to
+    then; None: the records of an epoch are missing), figures ({name: value}).
+    """
+    run = _run(store)
+    trained = samples_until(run.raw)
+    return [
+        {
+            "epoch": one.epoch,
+            "at_s": one.at_s,
+            "peers": one.peers,
+            "samples": one.samples,
+            "raw_trained_samples": trained.get(one.epoch),
+            "figures": dict(one.figures),
+        }
+        for one in evaluations_of(run.meta.evaluations)
+    ]
 
 
 def traffic(store: Records | RunNumbers) -> list[dict[str, Any]]:

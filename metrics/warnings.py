@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from cloud.targets import target_of
 from metrics.epochs.throughput import dropped_rounds, measured
+from metrics.events.bad_samples import bad_samples_of
 from metrics.host_load import describe_host
 from metrics.logged_rates import left_out
 from metrics.readable import few, size
@@ -27,6 +28,7 @@ def sentences(run: RunNumbers, money: bool = True, basis: bool = True) -> list[s
     found += _ending(run)
     found += _host(run)
     found += _rounds(run)
+    found += _bad_samples(run)
     found += _epochs(run)
     found += _counts(run)
     if money:
@@ -88,6 +90,11 @@ def _host(run: RunNumbers) -> list[str]:
             f"This machine was too busy to keep the emulation's timing, so times may be wrong: {describe_host(host.to_json())}."
         ]
     return []
+
+
+def _bad_samples(run: RunNumbers) -> list[str]:
+    found = bad_samples_of(run.meta.bad_samples, run.slot)
+    return [found.sentence] if found is not None and found.sentence else []
 
 
 def _rounds(run: RunNumbers) -> list[str]:

@@ -128,6 +128,26 @@ FRAMES: dict[str, tuple[Column, ...]] = {
         Column("month", _TEXT, "calendar month (UTC) for tiered prices; empty: not tiered"),
         Column("estimated", _YES, "a lost VM's bytes after its last record: not measured (numbers.md)"),
     ),
+    "evaluations": (
+        Column("epoch", _WHOLE, "number of the Hivemind epoch after which it was evaluated"),
+        Column("at_s", _NUMBER, "when the last of its peers evaluated, unix seconds"),
+        Column("peers", _WHOLE, "peers that evaluated; the value is their mean"),
+        Column(
+            "heldout_samples", _MAYBE_WHOLE, "samples evaluated on; <NA>: the number differs between peers"
+        ),
+        Column(
+            "raw_trained_samples",
+            _NUMBER,
+            "samples trained on up to then, as measured; NaN: an epoch has no record",
+        ),
+        Column(
+            "figure",
+            _TEXT,
+            "name of the figure: loss, accuracy, perplexity, wer, nats_per_byte or the task's own",
+        ),
+        Column("value", _NUMBER, "of the figure; an accuracy is a share"),
+        Column("lower_is_better", _MAYBE, "<NA>: the name does not tell"),
+    ),
     "preemptions": (
         Column("vm", _TEXT, "the preempted VM"),
         Column("slot", _TEXT, "its slot"),

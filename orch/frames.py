@@ -11,6 +11,7 @@ from cloud.prices.book import exact
 from metrics import tables
 from metrics.cost.ledger import Ledger
 from metrics.epochs.throughput import measured
+from metrics.events.evaluation import LOWER_IS_BETTER
 from orch.columns import FRAMES
 
 if TYPE_CHECKING:
@@ -96,6 +97,21 @@ def peer_rows(run: RunNumbers) -> list[dict[str, Any]]:
             }
         )
     return rows
+
+
+def evaluation_rows(run: RunNumbers) -> list[dict[str, Any]]:
+    """One row per evaluated epoch and figure on held-out data."""
+    return [
+        row
+        | {
+            "heldout_samples": row["samples"],
+            "figure": name,
+            "value": value,
+            "lower_is_better": LOWER_IS_BETTER.get(name),
+        }
+        for row in tables.evaluations(run)
+        for name, value in row["figures"].items()
+    ]
 
 
 def traffic_rows(run: RunNumbers) -> list[dict[str, Any]]:

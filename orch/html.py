@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
+from metrics.events.evaluation import evaluation_words
 from metrics.figures import headlines
 from metrics.readable import number, usd
 
@@ -25,6 +26,7 @@ def run_html(summary: Mapping[str, Any]) -> str:
         ("peers", str(len(summary["peers"]))),
         ("epochs", f"{epochs['measured']} measured, {epochs['warmup']} of warm-up"),
         *((figure.name, _estimate(known, figure.unit_of_run)) for figure, known in headlines(summary)),
+        *([("held-out data", evaluation_words(summary["evaluation"]))] if summary["evaluation"] else []),
         ("cost", usd(cost["total_usd"])),
         ("cost of 1M samples", usd(summary["usd_per_1m_samples"])),
     ]

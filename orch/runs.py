@@ -101,6 +101,12 @@ class Run:
 
         return frame("traffic", traffic_rows(self.numbers()))
 
+    def evaluations(self) -> pd.DataFrame:
+        """One row per evaluated epoch and figure on held-out data; empty if nothing was evaluated."""
+        from orch.frames import evaluation_rows, frame
+
+        return frame("evaluations", evaluation_rows(self.numbers()))
+
     def preemptions(self) -> pd.DataFrame:
         """One row per preempted VM: the loss in seconds, samples and dollars."""
         from orch.frames import frame, preemption_rows

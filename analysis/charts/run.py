@@ -189,6 +189,25 @@ def learning(rows: Sequence[Row], accuracy: float | None) -> Figure:
     return figure
 
 
+def evaluation(rows: Sequence[Row]) -> Figure:
+    """Draw each held-out figure by epoch, one panel per figure. `rows`: epoch, figure, value."""
+    from matplotlib.figure import Figure as New
+
+    names = list(dict.fromkeys(str(row["figure"]) for row in rows))
+    figure = New(figsize=(WIDTH_IN, 2.2 * len(names) + 0.4))
+    epochs = [row["epoch"] for row in rows]
+    for k, (axes, name) in enumerate(
+        zip(figure.subplots(len(names), 1, squeeze=False)[:, 0], names, strict=True)
+    ):
+        points = [(row["epoch"], row["value"]) for row in rows if row["figure"] == name]
+        axes.plot(*zip(*points, strict=True), marker="o", markersize=4, color=PALETTE[k % len(PALETTE)])
+        axes.set_xlim(min(epochs) - 0.5, max(epochs) + 0.5)
+        axes.set_ylabel(name)
+        axes.set_xlabel("hivemind epoch")
+        axes.xaxis.get_major_locator().set_params(integer=True)
+    return figure
+
+
 def comparison(rows: Sequence[Row]) -> Figure:
     """Draw this run's figures / the paper's, with the intervals. `rows`: what, ratio, low, high."""
     figure, axes = _subplots(0.42 * len(rows) + 1.2)

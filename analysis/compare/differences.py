@@ -8,6 +8,9 @@ ratio of mean calculation to mean communication, has linearised values (the delt
 
 Losses are compared at the greatest count of samples at which both runs have a record, at most a tenth of the smaller
 target batch apart; they are never interpolated. Counts are of samples actually trained on.
+
+Figures on held-out data are those of the last evaluation of each run. Which value is better is told for names with a known
+meaning (`metrics.events.evaluation.LOWER_IS_BETTER`), if both runs were evaluated on the same samples.
 """
 
 from __future__ import annotations
@@ -24,12 +27,15 @@ from analysis.replay import ReadRun
 from experiments.study_file.baseline import LOSSES
 from metrics.epochs.granularity import granularity_of_means, granularity_of_means_values
 from metrics.epochs.throughput import measured
+from metrics.events.evaluation import LOWER_IS_BETTER
 from metrics.figures import COUNTS_AND_SHARES, FIGURES, OF_WHOLE_RUN, RUN_AGAINST_RUN
 from metrics.provenance import RanOn, host_mark, origin_mark
 from metrics.run import RunNumbers
 from metrics.stats import Estimate, t_interval_half
+from metrics.tables import evaluations
 
 _CURVES = ("sps", "comm_s")
+_BY_TOKEN = ("loss", "perplexity")  # per token, or per whatever else the model predicts
 _SLACK = 0.1  # of the smaller target batch: rounds overshoot the target by some samples
 _NO_SPREAD = 1e-9  # relative: less is rounding
 _ONE_VALUE = "one value per run; repeat both runs to learn how much it varies"
@@ -41,6 +47,17 @@ class ComparedFigure:
 
     estimate: Estimate
     by_epoch: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOutFigures:
+    """The figures of a run's last evaluation, and what it was evaluated on."""
+
+    figures: Mapping[str, float]
+    epoch: int
+    trained_samples: float | None  # up to then, not multiplied back; None: unknown
+    samples: int | None  # held-out ones; None: unknown
+    shards: str | None  # held-out ones, by URL; None: unknown
 
 
 @dataclass(frozen=True)
@@ -62,6 +79,7 @@ class OwnRun:
         default_factory=dict[str, Sequence[tuple[int, float]]]
     )
     host_counts: bool = False  # the user asked to judge runs on a busy host too
+    held_out: HeldOutFigures | None = None  # None: not evaluated
 
     @property
     def origin(self) -> str:
@@ -98,6 +116,24 @@ class LossDifference:
     why: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class HeldOutDifference:
+    """A held-out figure at the end of one run and of the first run."""
+
+    figure: str
+    run_id: str
+    value: float
+    first: float
+    # Whether this run's value is better than the first run's. None: equal, or unknown which is better, or not comparable.
+    better: bool | None
+    why: str = ""  # why the values cannot be compared
+
+    @property
+    def difference(self) -> float:
+        """This run's value - the first run's."""
+        return self.value - self.first
+
+
 @dataclass(frozen=True)
 class Differences:
     """Runs against the first of them."""
@@ -132,6 +168,17 @@ class Differences:
         """Compare each loss that some run recorded, of each run but the first."""
         recorded = [name for name in LOSSES if any(run.learned.get(name) for run in self.runs)]
         return [_loss(name, run, self.first) for name in recorded for run in self.others]
+
+    def held_out(self) -> list[HeldOutDifference]:
+        """Compare each figure of the last evaluation that the first run and another one have."""
+        if self.first.held_out is None:
+            return []
+        return [
+            _held_out(name, run, run.held_out, self.first.held_out, self.first.model)
+            for name in self.first.held_out.figures
+            for run in self.others
+            if run.held_out is not None and name in run.held_out.figures
+        ]
 
     def curve_rows(self) -> list[dict[str, Any]]:
         """The points of the curves: losses by samples trained on, and figures by epoch."""
@@ -178,6 +225,7 @@ def own_run(read: ReadRun, include_contended: bool = False) -> OwnRun:
         target_batch=None if target is None else float(target),
         curves=curves,
         host_counts=include_contended,
+        held_out=_last_evaluation(run),
     )
 
 
@@ -237,6 +285,18 @@ def differences_document(found: Differences | None) -> dict[str, Any] | None:
                 "why": one.why,
             }
             for one in found.losses()
+        ],
+        "evaluation": [
+            {
+                "figure": one.figure,
+                "run_id": one.run_id,
+                "value": one.value,
+                "against": one.first,
+                "difference": one.difference,
+                "better": one.better,
+                "why": one.why,
+            }
+            for one in found.held_out()
         ],
     }
 
@@ -301,6 +361,40 @@ def _loss(name: str, run: OwnRun, first: OwnRun) -> LossDifference:
             name, run.run_id, why=f"no two records after equally many samples; the last: {last}"
         )
     return LossDifference(name, run.run_id, *pair)
+
+
+def _last_evaluation(run: RunNumbers) -> HeldOutFigures | None:
+    rows = evaluations(run)
+    if not rows:
+        return None
+    last, data = rows[-1], run.meta.document.get("data")
+    return HeldOutFigures(
+        figures=last["figures"],
+        epoch=last["epoch"],
+        trained_samples=last["raw_trained_samples"],
+        samples=last["samples"],
+        shards=" at ".join(filter(None, (data.get("heldout"), data.get("endpoint")))) or None
+        if data
+        else None,
+    )
+
+
+def _held_out(
+    name: str, run: OwnRun, own: HeldOutFigures, first: HeldOutFigures, first_model: str
+) -> HeldOutDifference:
+    value, other = own.figures[name], first.figures[name]
+    why = ""
+    if None not in (own.shards, first.shards) and own.shards != first.shards:
+        why = f"other held-out shards: {own.shards} and {first.shards}"
+    elif None not in (own.samples, first.samples) and own.samples != first.samples:
+        why = f"other held-out samples: {own.samples} and {first.samples} of them"
+    elif name in _BY_TOKEN and run.model != first_model:
+        why = f"another model: {run.model} and {first_model}"
+    lower = LOWER_IS_BETTER.get(name)
+    judged = not why and lower is not None and value != other
+    return HeldOutDifference(
+        name, run.run_id, value, other, (value < other) == lower if judged else None, why
+    )
 
 
 def _by_epoch(key: str, run: RunNumbers) -> tuple[float, ...]:

@@ -15,7 +15,7 @@ from analysis.compare.option_figures import FIGURES, Learned, Measured, OptionRu
 from analysis.compare.published import ComparedRun, why_not
 from analysis.compare.published_runs import LOOPBACK
 from cloud.targets import target_of
-from metrics.epochs.throughput import SwarmEpoch, measured
+from metrics.epochs.throughput import SwarmEpoch, measured, samples_until
 from metrics.figures import Figure, compared_figure
 from metrics.run import RunNumbers
 
@@ -69,13 +69,7 @@ def learned_by_run(
     Both end at the first incomplete or missing epoch, because the sum of samples is unknown from there on. Unknown
     losses are skipped. `evaluations` are those of all peers; the mean over the peers is used.
     """
-    samples: dict[int, float] = {}
-    total = 0.0
-    for expected, epoch in enumerate(sorted(raw, key=lambda one: one.epoch), 1):
-        if epoch.epoch != expected or not epoch.complete:
-            break
-        total += epoch.samples
-        samples[epoch.epoch] = total
+    samples = samples_until(raw)
     training = [Learned(samples[e.epoch], e.loss) for e in raw if e.epoch in samples and e.loss is not None]
     heldout: dict[int, list[float]] = {}
     for row in evaluations:

@@ -18,7 +18,6 @@ from analysis.report.files import FigureFolder
 from analysis.report.page import Section, render, table
 from cloud.targets import target_of
 from metrics import tables
-from metrics.events.evaluation import accuracy_words
 from metrics.records import EpochRecord
 from metrics.run import RunNumbers
 from metrics.store.database import RunStore
@@ -173,11 +172,16 @@ def _page(
             files.section(
                 "learning",
                 "Learning",
-                "The peers' training loss, and the accuracy on held-out samples: "
-                f"{accuracy_words(summary['accuracy'], summary['heldout_given'])}.",
+                content.learning_lead(summary),
                 learned,
                 figures.learning(learned, summary["accuracy"]),
             )
+        )
+    if evaluated := content.evaluation_rows(summary):
+        sections.append(_evaluation(summary, evaluated, files))
+    if task := content.task_table(summary):
+        sections.append(
+            Section("Task", content.task_lead(summary), html=table(task, "Task", text=["what", "value"]))
         )
     sections.append(_provenance(summary, provenance))
     lead = (
@@ -195,6 +199,18 @@ def _page(
         content.cards(summary),
         sections,
     )
+
+
+def _evaluation(summary: dict[str, Any], rows: list[dict[str, Any]], files: FigureFolder) -> Section:
+    """The held-out figures: the last and the best of each; curves if more than one epoch was evaluated."""
+    title = "Evaluation on held-out data"
+    lead = "Figures of the task's evaluation, means over the peers that evaluated the epoch."
+    html = table(content.evaluation_table(summary), "Held-out figures", text=["figure", "better is"])
+    if len(summary["evaluations"]) > 1:
+        return files.section("evaluation", title, lead, rows, figures.evaluation(rows), html)
+    files.table("evaluation", rows)
+    download = '<p class="soft">Download the numbers: <a href="evaluation.csv">CSV</a>.</p>'
+    return Section(title, f"{lead} One epoch was evaluated.", html=html + download)
 
 
 def _peer_rows(summary: dict[str, Any]) -> list[dict[str, Any]]:

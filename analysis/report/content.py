@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from analysis.report.page import Card
 from cloud.targets import target_of
-from metrics.events.evaluation import accuracy_words
+from metrics.events.evaluation import LOWER_IS_BETTER, accuracy_words, evaluation_words, figure_words
 from metrics.figures import FIGURES, PAPER, Figure, headlines
 from metrics.host_load import describe_host
 from metrics.readable import few, number, size, usd
@@ -16,6 +17,8 @@ from metrics.run import RunNumbers
 from metrics.traffic import CLASS_WORDS
 
 Summary = Mapping[str, Any]
+_CARDS = 4  # held-out figures with a card; the table has all
+_SETTINGS = 300  # characters of a task's settings
 
 
 def basis_line(summary: Summary) -> str:
@@ -90,7 +93,6 @@ def cards(summary: Summary) -> list[Card]:
         False: f"host was not too busy: {describe_host(known)}",
         None: "host load unknown",
     }[summary["host_contended"]]
-    accuracy = accuracy_words(summary["accuracy"], summary["heldout_given"])
     return [
         *(_estimate_card(figure, estimate, summary) for figure, estimate in headlines(summary)),
         Card("Cost per million samples", usd(dollars), unknown or f"price book {cost['price_book']}"),
@@ -99,13 +101,93 @@ def cards(summary: Summary) -> list[Card]:
             usd(cost["total_usd"]),
             f"VMs {usd(cost['vm_usd'])}, egress {usd(cost['egress_usd'])}, data {usd(cost['data_usd'])}",
         ),
-        Card("Held-out accuracy", accuracy, "" if summary["accuracy"] is None else "at the end of the run"),
+        *_held_out_cards(summary),
         Card(
             "Dropped rounds",
             str(summary["dropped_rounds"]),
             f"averaging rounds that were partly lost; {host}",
         ),
     ]
+
+
+def _held_out_cards(summary: Summary) -> list[Card]:
+    """Cards of the last evaluation: the accuracy, unless the task has none, and the other figures."""
+    figures: Mapping[str, float] = summary["evaluation"] or {}
+    found: list[Card] = []
+    if summary["accuracy"] is not None or not figures:
+        accuracy = accuracy_words(summary["accuracy"], summary["heldout_given"])
+        more = "" if summary["accuracy"] is None else "at the end of the run"
+        found.append(Card("Held-out accuracy", accuracy, more))
+    others = [(name, value) for name, value in figures.items() if name != "accuracy"]
+    for name, value in others[:_CARDS]:
+        best = summary["evaluation_best"][name]
+        more = "at the end of the run"
+        if best is not None and best["value"] != value:
+            more += f"; best {figure_words(name, best['value'])} after epoch {best['epoch']}"
+        found.append(Card(f"Held-out {name}", figure_words(name, value), more))
+    return found
+
+
+def evaluation_table(summary: Summary) -> list[dict[str, Any]]:
+    """Return the last and the best value of each held-out figure."""
+    rows: list[dict[str, Any]] = []
+    for name, best in summary["evaluation_best"].items():
+        last = next(e for e in reversed(summary["evaluations"]) if name in e["figures"])
+        rows.append(
+            {
+                "figure": name,
+                "last": figure_words(name, last["figures"][name]),
+                "after epoch": last["epoch"],
+                "best": "-" if best is None else figure_words(name, best["value"]),
+                "best after epoch": "-" if best is None else best["epoch"],
+                "better is": {True: "lower", False: "higher", None: "unknown"}[LOWER_IS_BETTER.get(name)],
+                "held-out samples": last["samples"],
+                "peers": last["peers"],
+            }
+        )
+    return rows
+
+
+def evaluation_rows(summary: Summary) -> list[dict[str, Any]]:
+    """Return one row per evaluated epoch and figure, as in the figure and its CSV file."""
+    return [
+        {
+            "epoch": one["epoch"],
+            "at_s": one["at_s"],
+            "raw_trained_samples": one["raw_trained_samples"],
+            "peers": one["peers"],
+            "heldout_samples": one["samples"],
+            "figure": name,
+            "value": value,
+        }
+        for one in summary["evaluations"]
+        for name, value in one["figures"].items()
+    ]
+
+
+def task_table(summary: Summary) -> list[dict[str, Any]]:
+    """Return what was trained, as rows of a table; none for a model of models.csv."""
+    task, model = summary["task"], summary["model"] or {}
+    if task is None:
+        return []
+    settings = json.dumps(task["with"], ensure_ascii=False)
+    parameters = model.get("parameters")
+    rows = [
+        ("task", task["call"]),
+        ("settings", settings if len(settings) <= _SETTINGS else f"{settings[: _SETTINGS - 3]}..."),
+        ("parameters", None if parameters is None else f"{parameters:,}"),
+        ("SHA-256 of code, requirements and settings", task["sha256"]),
+    ]
+    return [{"what": what, "value": value} for what, value in rows]
+
+
+def task_lead(summary: Summary) -> str:
+    """Return the sentence of the section on the task: whose step times the calculation times are."""
+    if summary["accelerators"] == "host":
+        return "The task's own model was trained. Calculation times are those of this machine's CPU, not of the accelerators."
+    if summary["accelerators"] == "padded" and summary["emulated"]:
+        return "The task's own model was trained, each step padded to the accelerator's measured time."
+    return "The task's own model was trained on the VMs' accelerators."
 
 
 def timeline_rows(
@@ -151,6 +233,15 @@ def timeline_rows(
 def learning_rows(run: RunNumbers, records: Sequence[EpochRecord]) -> list[dict[str, Any]]:
     """Return the loss by slot and epoch; a replacement continues its slot's line."""
     return [{"vm": run.slot(row.vm), "epoch": row.epoch, "loss": row.loss} for row in records]
+
+
+def learning_lead(summary: Summary) -> str:
+    """Return the sentence of the section on learning; a task may have no accuracy."""
+    if summary["accuracy"] is None and summary["evaluation"]:
+        words = evaluation_words(summary["evaluation"])
+        return f"The peers' training loss; on held-out samples at the end: {words}."
+    accuracy = accuracy_words(summary["accuracy"], summary["heldout_given"])
+    return f"The peers' training loss, and the accuracy on held-out samples: {accuracy}."
 
 
 def epoch_table(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

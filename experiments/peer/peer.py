@@ -123,7 +123,7 @@ def assemble(config: PeerConfig, folder: Path, temporary: Path, status: Status) 
     opener = open_shards(config, folder / "cache", partial(status.warn, "cache"))
     task = build_runner(with_stored_files(config, folder, opener.open))
     status.set(ran=task.ran)
-    heldout = held_out(config, opener, task, partial(status.warn, "bad held-out samples"))
+    heldout = held_out(config, opener, task, partial(status.left_out, "heldout"))
     if heldout is not None:
         heldout.check()
 
@@ -164,7 +164,7 @@ def assemble(config: PeerConfig, folder: Path, temporary: Path, status: Status) 
         membership.stop,
     )
     parts.callback(leave.tell_swarm)
-    source = training_source(config, opener, task, partial(status.warn, "bad samples"))
+    source = training_source(config, opener, task, partial(status.left_out, "training"))
     batches = Batches(source, config.batch_size)
     parts.callback(batches.close)
     return Peer(

@@ -8,7 +8,9 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+from experiments.peer.training.bad_samples import LeftOut
 
 
 class Status:
@@ -33,6 +35,7 @@ class Status:
             "notice_at_s": None,  # unix time at which the provider will take this VM, once announced
             "parameters_sha": None,  # of the parameters rounded to float16, once this peer is done
             "join": None,  # fields of metrics.records.JoinRecord, once this peer trains
+            "bad_samples": {},  # those left out: {"count", "first"} by "training" and "heldout" (in the last evaluation)
         }
         self.write_error: OSError | None = None
 
@@ -61,6 +64,13 @@ class Status:
             self._warnings[key] = text
             self._fields["at_s"] = self._clock()
             self._write()
+
+    def left_out(self, data: Literal["training", "heldout"], found: LeftOut) -> None:
+        """Publish the count of bad samples that were left out, and warn of it."""
+        with self._lock:
+            count = {"count": found.count, "first": found.first.where}
+            self._fields["bad_samples"] = {**self._fields["bad_samples"], data: count}
+        self.warn(f"bad {found.what}", str(found))
 
     def _write(self) -> None:
         document = {**self._fields, "warnings": list(self._warnings.values())}

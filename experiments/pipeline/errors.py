@@ -29,11 +29,14 @@ class BadSampleError(ShardError):
     """An operation failed on one sample. `shard` is a URL, `op` the operation's name ("" for a missing member)."""
 
     def __init__(self, shard: str, key: str, op: str, reason: str) -> None:
-        at = f", operation {op}" if op else ""
-        super().__init__(
-            f"{shard}: sample {key}{at}: {reason}; correct the sample, or leave it out with data.bad_samples: skip"
-        )
         self.shard, self.key, self.op, self.reason = shard, key, op, reason
+        super().__init__(f"{self.where}; correct the sample, or leave it out with data.bad_samples: skip")
+
+    @property
+    def where(self) -> str:
+        """The sample, the operation and the reason, as a part of a sentence."""
+        at = f", operation {self.op}" if self.op else ""
+        return f"{self.shard}: sample {self.key}{at}: {self.reason}"
 
     def __reduce__(self) -> tuple[type[BadSampleError], tuple[str, str, str, str]]:
         return type(self), (self.shard, self.key, self.op, self.reason)

@@ -146,6 +146,18 @@ def swarm_epochs(
     return found
 
 
+def samples_until(epochs: Iterable[SwarmEpoch]) -> dict[int, float]:
+    """Return the samples trained on until the end of each epoch, up to the first incomplete or missing epoch."""
+    found: dict[int, float] = {}
+    total = 0.0
+    for expected, epoch in enumerate(sorted(epochs, key=lambda one: one.epoch), 1):
+        if epoch.epoch != expected or not epoch.complete:
+            break
+        total += epoch.samples
+        found[epoch.epoch] = total
+    return found
+
+
 def measured(epochs: Iterable[SwarmEpoch]) -> list[SwarmEpoch]:
     """Return the epochs that count: complete, after the warm-up, with a wall time."""
     return [e for e in epochs if e.complete and not e.warmup and e.duration_s is not None]

@@ -1,11 +1,26 @@
-"""Accuracy and loss of a run on held-out samples, after the last evaluated epoch. Pure."""
+"""A run's figures on held-out samples: by evaluated epoch, the last and the best ones. Pure.
+
+The figures are those that the task's `evaluate` returns by name (docs/tasks.md). A row of meta's `evaluations` has
+`loss` and `accuracy` as keys and the others in `metrics`.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from metrics.readable import number
+
+LOWER_IS_BETTER: Mapping[str, bool] = {
+    "loss": True,
+    "accuracy": False,
+    "perplexity": True,
+    "wer": True,
+    "nats_per_byte": True,
+}
+"""Names with a known meaning. Of any other figure it is unknown which value is better."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,3 +63,83 @@ def held_out(evaluations: Iterable[Mapping[str, Any]] | None) -> HeldOut | None:
         loss=math.fsum(losses) / len(losses) if len(losses) == len(rows) else None,
         samples=counts.pop() if len(counts) == 1 else None,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """The figures after one epoch: means over the peers that evaluated it, which have the same weights.
+
+    A figure that some of them lack, or that is not finite, is left out.
+    """
+
+    epoch: int
+    at_s: float | None  # unix, when the last of them evaluated
+    peers: int
+    samples: int | None  # held-out samples; None: the number differs between peers
+    figures: Mapping[str, float]  # by name: loss, accuracy, then the task's others
+
+
+@dataclass(frozen=True, slots=True)
+class Best:
+    """The best value of a figure, and the first epoch after which it was reached."""
+
+    value: float
+    epoch: int
+
+
+def evaluations_of(rows: Iterable[Mapping[str, Any]] | None) -> list[Evaluation]:
+    """Return the evaluations of meta's `evaluations` by ascending epoch. Rows without any figure are skipped."""
+    by_epoch: dict[int, dict[str, Mapping[str, Any]]] = {}
+    for row in rows or ():
+        if _figures(row):
+            by_epoch.setdefault(int(row["epoch"]), {})[str(row.get("vm"))] = row
+    return [_evaluation(epoch, list(of.values())) for epoch, of in sorted(by_epoch.items())]
+
+
+def best_of(evaluations: Sequence[Evaluation], name: str) -> Best | None:
+    """Return the best value of a figure. None without a value, or if it is unknown which value is better."""
+    lower = LOWER_IS_BETTER.get(name)
+    known = [Best(e.figures[name], e.epoch) for e in evaluations if name in e.figures]
+    if lower is None or not known:
+        return None
+    return (min if lower else max)(known, key=lambda one: one.value)
+
+
+def names_of(evaluations: Iterable[Evaluation]) -> list[str]:
+    """Return the names of all figures, in the order in which they are shown."""
+    return list(dict.fromkeys(name for e in evaluations for name in e.figures))
+
+
+def figure_words(name: str, value: float | None) -> str:
+    """Format a figure: an accuracy as a percentage, any other number with four digits."""
+    if value is None:
+        return "unknown"
+    return accuracy_words(value, None) if name == "accuracy" else number(value)
+
+
+def evaluation_words(figures: Mapping[str, float]) -> str:
+    """Format the figures of an evaluation: "loss 1.52, nats_per_byte 1.48"."""
+    return ", ".join(f"{name} {figure_words(name, value)}" for name, value in figures.items())
+
+
+def _evaluation(epoch: int, rows: Sequence[Mapping[str, Any]]) -> Evaluation:
+    found = [_figures(row) for row in rows]
+    names = [name for name in found[0] if all(name in one for one in found)]
+    times = [float(row["at_s"]) for row in rows if row.get("at_s") is not None]
+    counts = {row.get("samples") for row in rows}
+    count = counts.pop() if len(counts) == 1 else None
+    return Evaluation(
+        epoch=epoch,
+        at_s=max(times, default=None),
+        peers=len(rows),
+        samples=None if count is None else int(count),
+        figures={name: math.fsum(one[name] for one in found) / len(found) for name in names},
+    )
+
+
+def _figures(row: Mapping[str, Any]) -> dict[str, float]:
+    """Return the finite figures of a row, loss and accuracy first."""
+    values = {"loss": row.get("loss"), "accuracy": row.get("accuracy"), **(row.get("metrics") or {})}
+    return {
+        name: float(value) for name, value in values.items() if value is not None and math.isfinite(value)
+    }

@@ -241,8 +241,10 @@ class RunMeta(JsonRecord):
     internal_addresses: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
     # By VM: how far its clock is ahead of this machine's.
     clock_skew_s: Mapping[str, float] = field(default_factory=dict[str, float])
-    # On held-out data: {vm, epoch, loss, accuracy, samples, ...}.
+    # On held-out data: {vm, epoch, at_s, loss, accuracy, samples, metrics: {name: number}}; see metrics/events/evaluation.py.
     evaluations: Sequence[Mapping[str, Any]] = ()
+    # Left-out samples by VM: {training: {count, first}, heldout: same}. None: unknown (no VM reported, or an older run).
+    bad_samples: Mapping[str, Mapping[str, Mapping[str, Any]]] | None = None
     rejected: Mapping[str, int] = field(
         default_factory=dict[str, int]
     )  # rejected records of peers, by reason

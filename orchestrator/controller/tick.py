@@ -12,6 +12,7 @@ from typing import Protocol
 from cloud.provider import LaunchRequest, LostError, Observed
 from cloud.vm_report import parse_notice, printable
 from metrics.store.database import RunStore
+from orchestrator.controller.bad_samples import BadSamples
 from orchestrator.controller.calls import Call, Calls, Done, refusal_of
 from orchestrator.controller.finish import close_provider, close_run
 from orchestrator.controller.joins import Joins
@@ -114,7 +115,7 @@ class Shell:
         self._now_s, self._jitter, self._spent, self._pace = now_s, jitter, spent, pace
         self._tail = MonitorTail(store, run_folder / "monitor" / "monitor.jsonl", log)
         self._rows = Rows(store, events, requests)
-        self._joins = Joins(store)
+        self._joins, self._bad_samples = Joins(store), BadSamples(store)
         self._roster: Roster = roster or RosterFile(run_folder)
         if not self.state.ended:
             store.set_meta("run_public_key", self._roster.public_key())
@@ -254,6 +255,7 @@ class Shell:
         self._seen, self._last_observed = tuple(seen), {event.vm: event for event in observed}
         self._lists += 1
         self._joins.write(seen)
+        self._bad_samples.write(seen)
         return [*fresh, *lost]
 
     def _run_events(self, now_s: float) -> list[ev.Event]:

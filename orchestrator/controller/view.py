@@ -14,6 +14,8 @@ from metrics.epochs.granularity import granularity_of_means
 from metrics.epochs.restarts import records_since_restart
 from metrics.epochs.scaling import full_scale_epochs
 from metrics.epochs.throughput import SwarmEpoch, swarm_epochs, throughput
+from metrics.events.bad_samples import bad_samples_of
+from metrics.events.evaluation import evaluations_of
 from metrics.host_load import describe_host
 from metrics.records import SWARM_LOST, EgressRecord, EpochRecord, ProgressRecord, VmEnd, VmRecord
 from metrics.run import first_trained_s, last_epoch_of, terms_of
@@ -70,6 +72,11 @@ def snapshot_of(store: RunStore, now_s: float, controller_alive: bool) -> dict[s
         warnings.append(f"{meta.monitor_unread_lines} lines of the monitor's log could not be read")
     for reason, count in meta.rejected.items():
         warnings.append(f"{count} records of peers were dropped: {reason}")
+    slots_of = {row.vm: row.slot for row in vms}
+    left_out = bad_samples_of(meta.bad_samples, lambda vm: slots_of.get(vm, vm))
+    if left_out is not None and left_out.sentence:
+        warnings.append(left_out.sentence)
+    evaluated = evaluations_of(meta.evaluations)
     document = meta.document
     preempted: dict[str, int] = {}
     for row in vms:
@@ -111,6 +118,8 @@ def snapshot_of(store: RunStore, now_s: float, controller_alive: bool) -> dict[s
         ),
         "throughput_sps": _value(throughput(full_scale)),
         "granularity": _value(granularity_of_means(full_scale)),
+        "evaluation": dict(evaluated[-1].figures) if evaluated else None,
+        "evaluated_epoch": evaluated[-1].epoch if evaluated else None,
         "cost": {
             "spent_usd": _text(cost.spent_usd),
             "usd_per_h": _text(cost.usd_per_h),

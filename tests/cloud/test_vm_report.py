@@ -25,7 +25,18 @@ VALUES = st.recursive(
     max_leaves=8,
 )
 FIELDS = st.sampled_from(
-    ["phase", "maddr", "error", "hopeless", "notice_at_s", "at_s", "join", "exit_code", "epoch"]
+    [
+        "phase",
+        "maddr",
+        "error",
+        "hopeless",
+        "notice_at_s",
+        "at_s",
+        "join",
+        "exit_code",
+        "epoch",
+        "bad_samples",
+    ]
 )
 
 
@@ -47,6 +58,7 @@ def test_no_vm_report_raises_in_record_updates(job, status):
     [
         {"maddr": "alone"}, {"maddr": "/ip4/1.2.3.4/tcp/1/p2p/a b"}, {"hopeless": "no"}, {"hopeless": 1}, {"phase": 3},
         {"notice_at_s": "soon"}, {"notice_at_s": True}, {"epoch": -1}, {"join": []}, {"error": ["x"]},
+        {"bad_samples": 3},
     ],
 )  # fmt: skip
 def test_a_field_of_the_wrong_kind_is_left_out(said):
@@ -57,7 +69,7 @@ def test_what_a_peer_writes_is_kept(tmp_path):
     document = {
         "phase": "failed", "maddr": MADDR, "epoch": 3,
         "error": "s3://digits/a.tar: the tar ends at byte 7000", "hopeless": True, "notice_at_s": NOW_S,
-        "warnings": ["w"], "join": None,
+        "warnings": ["w"], "join": None, "bad_samples": {"training": {"count": 3, "first": "a"}},
     }  # fmt: skip
     (tmp_path / "status.json").write_text(json.dumps(document))
     assert read_status(tmp_path / "status.json") == document

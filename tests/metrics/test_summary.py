@@ -16,6 +16,7 @@ from metrics.records import IngressRecord
 from metrics.store.database import RunStore
 from metrics.summary import summarise
 from metrics.tables import cost_lines, per_epoch, traffic
+from orchestrator.cli.render.summary import summary_lines
 
 IOWA, BELGIUM = "gcp/us-central1/us-central1-a", "gcp/europe-west1/europe-west1-b"
 # Issue 3, section 8: what `orch report RUN -o json` gives at least.
@@ -265,6 +266,23 @@ def test_warnings_are_sentences(tmp_path):
     assert found["cost"]["egress_usd"] > 0
     assert (found["dropped_rounds"], found["host_contended"]) == (1, True)
     assert [p["preemptions"] for p in found["peers"]] == [0, 1]
+
+
+def _held_out_lines(found: dict) -> list[str]:
+    shown = (line.split(maxsplit=1) for line in summary_lines(found, None))
+    return [" ".join(line) for line in shown if line[0] in ("accuracy", "held-out")]
+
+
+def test_last_lines_have_the_accuracy_and_the_other_held_out_figures(tmp_path):
+    with _store(tmp_path) as store:
+        assert _held_out_lines(summarise(store)) == ["accuracy 93.0%", "held-out loss 0.2"]
+        row = {"vm": "a-0", "epoch": 3, "at_s": 1.0, "accuracy": None, "loss": 1.52, "samples": 300}
+        store.set_meta("evaluations", [{**row, "metrics": {"perplexity": 4.57, "nats_per_byte": 1.48}}])
+        found = summarise(store)
+        assert found["accuracy"] is None  # the task has none, which is not "unknown"
+        assert _held_out_lines(found) == ["held-out loss 1.52, perplexity 4.57, nats_per_byte 1.48"]
+        store.set_meta("evaluations", [])
+        assert _held_out_lines(summarise(store)) == ["accuracy unknown"]
 
 
 def test_an_unreadable_price_book_makes_the_cost_unknown(tmp_path):

@@ -34,7 +34,16 @@ def test_page_lists_columns_of_each_frame(name: str):
 @pytest.mark.parametrize("name", orch.FRAMES)
 def test_a_duration_or_amount_ends_with_its_unit(name: str):
     units = ("_s", "_bytes", "_h", "_epoch", "_usd", "usd", "bytes", "sps")
-    counts = ("samples", "raw_samples", "lost_samples", "loss", "granularity", "granularity_phase_timed")
+    counts = (
+        "samples",
+        "raw_samples",
+        "raw_trained_samples",
+        "lost_samples",
+        "loss",
+        "granularity",
+        "granularity_phase_timed",
+        "value",
+    )
     for column in orch.FRAMES[name]:
         if column.dtype == "float64" and column.name not in counts:
             assert column.name.endswith(units) or column.name.startswith(("sps_", "speedup")), column.name

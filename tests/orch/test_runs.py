@@ -18,7 +18,7 @@ from metrics.store.database import RunStore
 pytestmark = pytest.mark.slow
 
 RUN = "geo-c8-20231114-aaaa"
-FRAMES = ("epochs", "peers", "traffic", "costs", "preemptions", "events", "steps")
+FRAMES = ("epochs", "peers", "traffic", "costs", "evaluations", "preemptions", "events", "steps")
 
 
 def _run_in(home: Path, run_id: str = RUN) -> Path:
@@ -70,6 +70,34 @@ def test_epochs_by_peer_add_up_to_the_swarms(folder: Path):
     assert list(by_peer.groupby("epoch")["samples"].sum()) == pytest.approx(list(run.epochs()["samples"]))
     with pytest.raises(orch.OrchError, match="'swarm' or 'peer'"):
         run.epochs(by="vm")
+
+
+def test_evaluations_have_a_row_per_epoch_and_figure(folder: Path):
+    rows = [
+        {
+            "vm": "a",
+            "epoch": e,
+            "at_s": 9.0,
+            "accuracy": None,
+            "loss": 2.0 / e,
+            "samples": 90,
+            "metrics": {"mine": 1.0},
+        }
+        for e in (2, 4)
+    ]
+    _set_meta(folder, evaluations=rows)
+    run = orch.open(RUN)
+    found = run.evaluations()
+    assert list(zip(found["epoch"], found["figure"], found["value"], strict=True)) == [
+        (2, "loss", 1.0), (2, "mine", 1.0), (4, "loss", 0.5), (4, "mine", 1.0),
+    ]  # fmt: skip
+    assert list(found["raw_trained_samples"]) == [2 * 4096.0] * 2 + [4 * 4096.0] * 2
+    assert list(found["lower_is_better"].fillna(False)) == [True, False, True, False]
+    assert found["lower_is_better"].isna().tolist() == [False, True, False, True]
+    assert "<td>loss 0.5, mine 1</td>" in run._repr_html_()
+    _set_meta(folder, evaluations=[])
+    assert len(orch.open(RUN).evaluations()) == 0
+    assert "held-out data" not in orch.open(RUN)._repr_html_()
 
 
 def test_peers_traffic_and_costs_agree(folder: Path):

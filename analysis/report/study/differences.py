@@ -12,6 +12,7 @@ from analysis.compare.differences import Differences, FigureDifference, OwnRun
 from analysis.compare.rows import Row
 from analysis.report.page import Card, Section, table
 from analysis.report.study.sections import Drawn
+from metrics.events.evaluation import figure_words
 from metrics.figures import FIGURES, OF_WHOLE_RUN
 from metrics.stats import Estimate
 
@@ -23,6 +24,10 @@ _LOSS_RULE = (
     "Losses are those of the last records of two runs after equally many samples (at most a tenth of the smaller target "
     "batch apart), never interpolated. Samples are those actually trained on, not multiplied back. The noise of a loss is "
     "unknown, because each run has one value."
+)
+HELD_OUT_RULE = (
+    "Held-out figures are those of each run's last evaluation, in which the runs may have trained on different numbers of "
+    "samples (this run's, then the first run's). How much they vary from run to run is unknown without repeats."
 )
 _TIMES = 5  # from this ratio on, percentages are hard to read
 _SMALL = 0.001  # a difference below it needs more digits than one
@@ -127,6 +132,36 @@ def loss_table(found: Differences) -> list[Row]:
     return rows
 
 
+def held_out_table(found: Differences) -> list[Row]:
+    """Return one row per held-out figure and run but the first: both values at the end, and which is better."""
+    rows: list[Row] = []
+    ends = {run.run_id: run.held_out for run in found.runs}
+    for one in found.held_out():
+        trained = [ends[run_id] for run_id in (one.run_id, found.first.run_id)]
+        better = {True: found.names[one.run_id], False: found.names[found.first.run_id], None: "-"}[
+            one.better
+        ]
+        points = one.figure == "accuracy"
+        rows.append(
+            {
+                "held-out": one.figure,
+                "run": found.names[one.run_id],
+                "its value": figure_words(one.figure, one.value),
+                "of the first run": figure_words(one.figure, one.first),
+                "difference": f"{one.difference * 100:+.1f} points" if points else f"{one.difference:+.4g}",
+                "better": better,
+                "after samples": " and ".join(
+                    "unknown" if at is None or at.trained_samples is None else f"{at.trained_samples:,.0f}"
+                    for at in trained
+                ),
+                "note": one.why,
+            }
+        )
+    if not any(row["note"] for row in rows):
+        rows = [{key: value for key, value in row.items() if key != "note"} for row in rows]
+    return rows
+
+
 def figure_notes(found: Differences) -> list[str]:
     """Return the rule for noise, the meaning of the marks, and why noise is unknown, a sentence each."""
     if not found.others:
@@ -225,6 +260,10 @@ def difference_sections(found: Differences) -> list[Section]:
     if losses := loss_table(found):
         figures += table(losses, "Losses after equally many samples", text=["loss", "run", "note"])
         figures += _paragraphs(loss_notes(found))
+    if held_out := held_out_table(found):
+        columns = ["held-out", "run", "better", "note"]
+        figures += table(held_out, "Held-out figures at the end of the runs", text=columns)
+        figures += _paragraphs([HELD_OUT_RULE])
     lead = "Each figure of a run, and its difference from the first run."
     return [
         Section("Configuration", configuration_line(found), html=runs),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from experiments.peer.config import PeerConfigError
 from experiments.pipeline.errors import BadSampleError, PipelineError
@@ -11,14 +12,27 @@ _ALL_BAD = 100  # samples: with so many at the start the pipeline is wrong, not 
 _REPORT_EVERY = 100
 
 
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """Bad samples that were left out."""
+
+    what: str  # "samples" or "held-out samples"
+    count: int
+    first: BadSampleError
+
+    def __str__(self) -> str:
+        named = f"{self.count} bad {self.what}" if self.count > 1 else f"1 bad {self.what[:-1]}"
+        return f"{named} left out; the first: {self.first}"
+
+
 class BadSamples:
     """Applies `PeerConfig.bad_samples` to the results of decoding, in one thread."""
 
-    def __init__(self, policy: str, warn: Callable[[str], None], what: str = "samples") -> None:
-        """`warn` gets a sentence with the count, again when it has changed. Raises PeerConfigError."""
+    def __init__(self, policy: str, tell: Callable[[LeftOut], None], what: str = "samples") -> None:
+        """`tell` gets the count, again when it has changed. Raises PeerConfigError."""
         if policy not in ("fail", "skip"):
             raise PeerConfigError(f"bad_samples: {policy!r} is not one of fail, skip")
-        self._skip, self._warn, self._what = policy == "skip", warn, what
+        self._skip, self._tell, self._what = policy == "skip", tell, what
         self._first: BadSampleError | None = None
         self._reported = 0
         self._any_good = False
@@ -48,8 +62,7 @@ class BadSamples:
             )
 
     def report(self) -> None:
-        """Warn if the count has changed."""
-        if self.count > self._reported:
+        """Tell the count if it has changed."""
+        if self._first is not None and self.count > self._reported:
             self._reported = self.count
-            left_out = f"{self.count} bad {self._what}" if self.count > 1 else f"1 bad {self._what[:-1]}"
-            self._warn(f"{left_out} left out; the first: {self._first}")
+            self._tell(LeftOut(self._what, self.count, self._first))

@@ -8,16 +8,16 @@ from functools import partial
 from cloud.storage.opener import ShardOpener
 from cloud.storage.shares import shards_for
 from experiments.peer.config import PeerConfig
-from experiments.peer.training.bad_samples import BadSamples
+from experiments.peer.training.bad_samples import BadSamples, LeftOut
 from experiments.peer.training.decoding import Decoder, Workers
 from experiments.peer.training.loader import HeldOut, TaskSource
 from experiments.peer.training.task import TaskRunner, evaluation_samples
 
 
 def training_source(
-    config: PeerConfig, opener: ShardOpener, task: TaskRunner, warn: Callable[[str], None]
+    config: PeerConfig, opener: ShardOpener, task: TaskRunner, tell: Callable[[LeftOut], None]
 ) -> TaskSource:
-    """Make the source of training batches, of all shards at first. `warn` gets the count of bad samples.
+    """Make the source of training batches, of all shards at first. `tell` gets the count of bad samples.
 
     Raises PeerConfigError, BadUrlError.
     """
@@ -27,14 +27,14 @@ def training_source(
         Decoder(task.pipeline, config.seed),
         task.collate,
         Workers.of(config.workers),
-        BadSamples(config.bad_samples, warn),
+        BadSamples(config.bad_samples, tell),
     )
 
 
 def held_out(
-    config: PeerConfig, opener: ShardOpener, task: TaskRunner, warn: Callable[[str], None]
+    config: PeerConfig, opener: ShardOpener, task: TaskRunner, tell: Callable[[LeftOut], None]
 ) -> HeldOut | None:
-    """The held-out samples; None if the experiment has none. Raises PeerConfigError."""
+    """The held-out samples; None if the experiment has none. `tell` gets the count of bad ones. Raises PeerConfigError."""
     if not config.heldout_shards:
         return None
     return HeldOut(
@@ -43,6 +43,6 @@ def held_out(
         task.heldout_pipeline,
         task.collate,
         Workers.of(config.workers),
-        partial(BadSamples, config.bad_samples, warn, "held-out samples"),
+        partial(BadSamples, config.bad_samples, tell, "held-out samples"),
         evaluation_samples(config),
     )

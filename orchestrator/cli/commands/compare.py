@@ -90,7 +90,8 @@ def _compare(
     """Compare runs with each other and with the published figures.
 
     Runs are compared with the first one: the keys of the configuration that differ; each figure with its interval,
-    the difference, and whether that is beyond the noise between epochs; the losses after equally many samples. --report
+    the difference, and whether that is beyond the noise between epochs; the losses after equally many samples; the figures
+    on held-out data at the end. --report
     draws the curves. `orch ls` lists the runs of this machine. The figures of the paper follow only if it published
     one of the experiments.
 
@@ -143,7 +144,9 @@ def _compare(
       unknown)}]}], "figures": [{"figure", "unit", "values": [{"run_id", "value", "low", "high",
       "n", "difference", "ratio", "ratio_low", "ratio_high", "beyond_noise", "why"}]}],
       "losses": [{"figure", "run_id", "value", "samples", "against", "against_samples",
-      "difference", "why"}]}}
+      "difference", "why"}], "evaluation" (held-out figures at the end that the run and the first
+      one have): [{"figure", "run_id", "value", "against", "difference", "better": bool or null,
+      "why"}]}}
     Unknown values are null; figures are at full scale.
     """
     from orchestrator.cli.commands.comparing import compare_wanted, expected_of, wanted_runs
@@ -244,10 +247,12 @@ def write_page(folders: Sequence[Path], compared: Compared, page: Path) -> Path:
 def _difference_lines(found: Differences) -> list[str]:
     """Format runs compared with each other: the runs, the keys that differ, the figures, the losses."""
     from analysis.report.study.differences import (
+        HELD_OUT_RULE,
         configuration_line,
         configuration_table,
         figure_notes,
         figure_table,
+        held_out_table,
         loss_notes,
         loss_table,
         run_table,
@@ -272,6 +277,8 @@ def _difference_lines(found: Differences) -> list[str]:
     ]
     if losses := loss_table(found):
         lines += ["", _table_text(losses), *loss_notes(found)]
+    if held_out := held_out_table(found):
+        lines += ["", _table_text(held_out), HELD_OUT_RULE]
     return lines
 
 

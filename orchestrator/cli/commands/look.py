@@ -123,7 +123,8 @@ def _status(
       "epoch": {"current" (from 1), "last", "warmup", "measured", "samples", "target",
         "sps": sum of the peers' rates while calculating, raw, null while none trains, "eta_s"},
       "throughput_sps": by wall clock, of the measured epochs so far, at full scale, as in the report,
-      "granularity", "cost": {"spent_usd", "usd_per_h", "budget_usd", "estimated_usd"}, "paused_s", "dropped_rounds",
+      "granularity", "evaluation": {name: value} on held-out data or null, "evaluated_epoch",
+      "cost": {"spent_usd", "usd_per_h", "budget_usd", "estimated_usd"}, "paused_s", "dropped_rounds",
       "events": [{"at_s", "slot", "text"}], "warnings": [],
       "metrics_url": Prometheus endpoint of the running controller, or null}
     """
@@ -253,17 +254,21 @@ def _why(
 ) -> None:
     """Show every state change of a slot, with its cause.
 
+    A warning on stderr counts the bad samples that the peers left out.
+
     \b
     JSON: {"schema_version", "events": [{"seq", "at_s", "at", "slot", "generation", "vm", "kind",
-      "from_state", "to_state", "cause"}]}
+      "from_state", "to_state", "cause"}], "warnings": []}
     """
+    from metrics.events.bad_samples import bad_samples_of
     from metrics.records import SWARM_LOST
     from metrics.store.database import RunStore
     from orchestrator.errors import UsageError
 
     found = find_run(run)
     with RunStore.open_reader(found.folder / "run.db") as store:
-        events = store.records("events")
+        events, counts = store.records("events"), store.run_meta().bad_samples
+        slot_of = {row.vm: row.slot for row in store.records("vms")}
     slots = sorted({event.slot for event in events if event.slot})
     if slot and slot not in slots:
         raise UsageError(
@@ -275,7 +280,11 @@ def _why(
     if output in (Format.table, Format.csv):
         # "slot" rows hold what a restarted controller needs; they change no state.
         rows = [row for row in rows if row["from_state"] != row["to_state"] or row["kind"] != "slot"]
-    typer.echo(rows_text("events", rows, _WHY, output), nl=False)
+    left_out = bad_samples_of(counts, lambda vm: slot_of.get(vm, vm), slot)
+    warnings = [printable(left_out.sentence, None)] if left_out is not None and left_out.sentence else []
+    typer.echo(rows_text("events", rows, _WHY, output, {"warnings": warnings}), nl=False)
+    for warning in warnings if output in (Format.table, Format.csv) else ():
+        say(f"warning: {warning}")
 
 
 def _event_row(event: Any) -> dict[str, Any]:

@@ -42,8 +42,11 @@ def _report(
       "comm_s": {same}, "overlapped_s": {same} or null, "epoch_s": {same}, "dropped_rounds",
       "egress": [{"src", "dst", "class", "bytes", "usd"}], "ingress_bytes",
       "cost": {"vm_usd", "egress_usd", "data_usd", "total_usd"}, "usd_per_1m_samples",
-      "loss": {"first", "last"}, "accuracy", "heldout_given", "published": {...} or null, "warnings": [],
-      "raw": {...}}
+      "loss": {"first", "last"}, "accuracy", "evaluation": {name: value} (the last on held-out data) or null,
+      "evaluation_best": {name: {"value", "epoch"} or null}, "evaluations": [{"epoch", "at_s", "peers",
+        "samples", "raw_trained_samples", "figures": {name: value}}], "heldout_given",
+      "bad_samples": {"training", "heldout", "first", "vms": [{"vm", "slot", "training", "heldout"}]} or null,
+      "published": {...} or null, "warnings": [], "raw": {...}}
     Times, bytes and dollars are at full scale; "raw" has them as measured.
     """
     found = find_run(run)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from metrics.events.evaluation import evaluation_words
 from orchestrator.cli.render.words import clock, duration, emulation_line, number, place, usd
 
 if TYPE_CHECKING:
@@ -156,6 +157,8 @@ def _numbers(snapshot: Mapping[str, Any]) -> str:
         parts.append(rates)
     if snapshot.get("granularity") is not None:
         parts.append(f"granularity {number(snapshot['granularity'])}")
+    if snapshot.get("evaluation"):
+        parts.append(f"held-out {evaluation_words(snapshot['evaluation'])}")
     if cost:
         parts.append(f"{usd(cost.get('spent_usd'))} so far, {usd(cost.get('usd_per_h'))}/h")
     if cost.get("budget_usd") is not None:

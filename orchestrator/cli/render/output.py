@@ -44,18 +44,24 @@ def as_json(value: Any) -> str:
     return json.dumps(plain(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def rows_text(name: str, rows: Sequence[Mapping[str, Any]], columns: Sequence[str], form: Format) -> str:
+def rows_text(
+    name: str,
+    rows: Sequence[Mapping[str, Any]],
+    columns: Sequence[str],
+    form: Format,
+    more: Mapping[str, Any] | None = None,
+) -> str:
     """Format `rows`, ending in a newline.
 
     Table and CSV contain exactly `columns`. JSON and YAML are
-    `{"schema_version": 1, "<name>": [{...}, ...]}` with every key of the rows.
+    `{"schema_version": 1, "<name>": [{...}, ...]}` with every key of the rows, followed by the keys of `more`.
     """
     if form is Format.json:
-        return as_json({"schema_version": SCHEMA_VERSION, name: rows})
+        return as_json({"schema_version": SCHEMA_VERSION, name: rows, **(more or {})})
     if form is Format.yaml:
         import yaml
 
-        document = {"schema_version": SCHEMA_VERSION, name: plain(list(rows))}
+        document = {"schema_version": SCHEMA_VERSION, name: plain(list(rows)), **plain(more or {})}
         return yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
     if form is Format.csv:
         buffer = io.StringIO()

@@ -13,7 +13,7 @@ from cloud.prices.book import EMULATED_BOOK
 from cloud.prices.classes import is_own
 from cloud.targets import TARGETS, target_of
 from experiments.schema.limits import Limits
-from metrics.events.evaluation import accuracy_words
+from metrics.events.evaluation import accuracy_words, evaluation_words
 from metrics.figures import headlines
 from metrics.host_load import describe_host
 from orchestrator.cli.render.output import Format, rows_text
@@ -148,7 +148,7 @@ def summary_lines(summary: Mapping[str, Any], report: str | None) -> list[str]:
         ("cost", _cost_words(cost)),
         ("per 1M samples", usd(summary.get("usd_per_1m_samples"))),
         ("loss", f"{number(loss.get('first'))} to {number(loss.get('last'))}"),
-        ("accuracy", accuracy_words(summary.get("accuracy"), summary.get("heldout_given"))),
+        *_held_out_rows(summary),
     ]
     rows += _spot_rows(summary)
     published = summary.get("published")
@@ -159,6 +159,18 @@ def summary_lines(summary: Mapping[str, Any], report: str | None) -> list[str]:
     if report:
         lines.append(f"  report          {report}")
     return lines
+
+
+def _held_out_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Rows on the last evaluation: the accuracy, unless the task has none, and the other figures."""
+    figures = summary.get("evaluation") or {}
+    others = {name: value for name, value in figures.items() if name != "accuracy"}
+    rows: list[tuple[str, str]] = []
+    if summary.get("accuracy") is not None or not figures:
+        rows.append(("accuracy", accuracy_words(summary.get("accuracy"), summary.get("heldout_given"))))
+    if others:
+        rows.append(("held-out", evaluation_words(others)))
+    return rows
 
 
 def _spot_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:

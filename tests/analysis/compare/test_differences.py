@@ -17,6 +17,7 @@ from analysis.compare.configuration import Configuration, configuration, differi
 from analysis.compare.differences import (
     ComparedFigure,
     Differences,
+    HeldOutFigures,
     OwnRun,
     differences_document,
     equal_samples,
@@ -30,6 +31,7 @@ from analysis.report.study.differences import (
     difference_cards,
     figure_notes,
     figure_table,
+    held_out_table,
     loss_notes,
     loss_table,
 )
@@ -187,6 +189,66 @@ def test_losses_show_both_counts_or_why_they_are_not_compared():
     assert len(loss_notes(Differences((first, near)))) == 1
 
 
+def evaluated(
+    run_id: str, shards: str = "s3://b/h.tar", samples: int = 90, model: str = "m", **figures: float
+) -> OwnRun:
+    """A run with the figures of its last evaluation."""
+    return a_run(run_id, model=model, held_out=HeldOutFigures(figures, 3, 1200.0, samples, shards))
+
+
+def test_held_out_figures_that_both_runs_have_are_judged_by_what_their_names_mean():
+    first = evaluated(
+        "a", loss=2.0, accuracy=0.5, perplexity=7.0, wer=0.4, nats_per_byte=1.5, mine=1.0, only_a=1.0
+    )
+    second = evaluated(
+        "b", loss=1.5, accuracy=0.4, perplexity=9.0, wer=0.3, nats_per_byte=1.5, mine=0.5, only_b=1.0
+    )
+    runs = Differences((first, second, a_run("c")))  # c was not evaluated
+    better = {one.figure: one.better for one in runs.held_out()}
+    assert better == {
+        "loss": True, "accuracy": False, "perplexity": False, "wer": True, "nats_per_byte": None, "mine": None,
+    }  # fmt: skip
+    rows = {row["held-out"]: row for row in held_out_table(runs)}
+    assert rows["loss"] == {
+        "held-out": "loss", "run": "b", "its value": "1.5", "of the first run": "2", "difference": "-0.5", "better": "b",
+        "after samples": "1,200 and 1,200",
+    }  # fmt: skip
+    assert (rows["accuracy"]["its value"], rows["accuracy"]["difference"]) == ("40.0%", "-10.0 points")
+    assert (rows["accuracy"]["better"], rows["mine"]["better"]) == ("a", "-")
+    document = differences_document(runs)
+    assert document is not None
+    assert document["evaluation"][0] == {
+        "figure": "loss", "run_id": "b", "value": 1.5, "against": 2.0, "difference": -0.5, "better": True, "why": "",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "judged", "why"),
+    [
+        ({"shards": "s3://b/i.tar"}, set(), "other held-out shards: s3://b/i.tar and s3://b/h.tar"),
+        ({"samples": 80}, set(), "other held-out samples: 80 and 90 of them"),
+        (
+            {"model": "n"},
+            {"nats_per_byte", "wer"},
+            "another model: n and m",
+        ),  # these do not depend on the tokenizer
+    ],
+)
+def test_held_out_figures_of_other_data_or_other_tokens_are_not_judged(
+    changes: dict, judged: set[str], why: str
+):
+    figures = {"loss": 2.0, "perplexity": 7.0, "nats_per_byte": 1.5, "wer": 0.4}
+    other = evaluated("b", **{name: value - 0.1 for name, value in figures.items()}, **changes)
+    runs = Differences((evaluated("a", **figures), other))
+    assert {one.figure for one in runs.held_out() if one.better is not None} == judged
+    assert {one.why for one in runs.held_out() if one.better is None} == {why}
+    assert why in {row["note"] for row in held_out_table(runs)}
+
+
+def test_runs_without_an_evaluation_have_no_held_out_table():
+    assert held_out_table(Differences((a_run("a"), evaluated("b", loss=1.0)))) == []
+
+
 @pytest.mark.slow
 def test_figures_are_those_of_the_report(tmp_path: Path):
     read = read_folder(ran(tmp_path, "swarm.target_batch_size=16384"))
@@ -202,6 +264,8 @@ def test_figures_are_those_of_the_report(tmp_path: Path):
     assert run.figures["usd_per_1m"].estimate.n == 4
     assert run.figures["preemptions"].estimate.value == summary["preemptions"]["count"]
     assert run.figures["accuracy"].estimate.value == summary["accuracy"]
+    assert run.held_out is not None
+    assert run.held_out.figures == summary["evaluation"]
     assert run.configuration.whole
     assert run.configuration.values["swarm.target_batch_size"] == 16384
     assert run.configuration.values["peers.us.resources.infra"] == "gcp/us-central1/us-central1-a"

@@ -38,6 +38,46 @@ def test_page_has_every_section_and_its_files(page: Path):
     assert "93.4%" in html
 
 
+def test_held_out_figures_have_curves_once_two_epochs_were_evaluated(page: Path, tmp_path: Path):
+    assert "<h2>Evaluation on held-out data</h2>" in page.read_text()
+    assert "One epoch was evaluated." in page.read_text()
+    assert (page.parent / "evaluation.csv").exists()
+    assert not (page.parent / "evaluation.svg").exists()
+    write_run(tmp_path, peers=2, epochs=4)
+    rows = [
+        {
+            "vm": "a",
+            "epoch": e,
+            "at_s": 9.0,
+            "accuracy": None,
+            "loss": 3.0 / e,
+            "samples": 90,
+            "metrics": {"wer": 1 / e},
+        }
+        for e in (1, 2, 4)
+    ]
+    with RunStore.open_writer(tmp_path / "run.db") as store:
+        store.set_meta("evaluations", rows)
+    built = build(tmp_path)
+    with (built.parent / "evaluation.csv").open() as file:
+        found = [
+            (row["epoch"], row["raw_trained_samples"], row["figure"], row["value"])
+            for row in csv.DictReader(file)
+        ]
+    assert found[:3] == [
+        ("1", "4096.0", "loss", "3.0"),
+        ("1", "4096.0", "wer", "1.0"),
+        ("2", "8192.0", "loss", "1.5"),
+    ]
+    assert len(found) == 6
+    drawn = (built.parent / "evaluation.svg").read_text()
+    assert ">loss</text>" in drawn
+    assert ">wer</text>" in drawn
+    html = built.read_text()
+    assert 'aria-label="Evaluation on held-out data"' in html
+    assert "One epoch was evaluated." not in html
+
+
 def test_timeline_begins_at_the_launch_and_marks_the_loss_of_all_peers(tmp_path: Path):
     write_run(tmp_path, epochs=2)
     with RunStore.open_writer(tmp_path / "run.db") as store:

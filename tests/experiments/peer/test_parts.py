@@ -20,8 +20,10 @@ from experiments.peer.status import Status
 from experiments.peer.swarm.dht_node import first_peers
 from experiments.peer.swarm.members import Member
 from experiments.peer.swarm.membership import alive_slots
+from experiments.peer.training.bad_samples import LeftOut
 from experiments.peer.training.emulated_model import DIGITS, DigitsNet, ModelSizeError, build_emulated
 from experiments.peer.training.epoch_accounting import egress_between, loss_reasons
+from experiments.pipeline.errors import BadSampleError
 from experiments.tasks.models import MODELS, VISION
 
 
@@ -187,8 +189,26 @@ def test_status_is_complete_and_replaces_warnings_with_the_same_key(tmp_path) ->
     assert document["warnings"] == ["2 times"]
     assert set(document) == {
         "phase", "at_s", "maddr", "peer_id", "epoch", "error", "hopeless", "ran", "warnings", "notice_at_s", "join",
-        "parameters_sha",
+        "parameters_sha", "bad_samples",
     }  # fmt: skip
     assert [p.name for p in tmp_path.glob("*.json*")] == ["status.json"]
     with pytest.raises(KeyError):
         status.set(fase="x")
+
+
+def test_status_has_the_last_count_of_left_out_samples_of_both_kinds(tmp_path) -> None:
+    status = Status(tmp_path / "status.json")
+    error = BadSampleError("s3://b/a.tar", "a003", "decode", "it is bad")
+    for count in (1, 7):
+        status.left_out("training", LeftOut("samples", count, error))
+    status.left_out("heldout", LeftOut("held-out samples", 2, error))
+    document = json.loads((tmp_path / "status.json").read_text())
+    first = "s3://b/a.tar: sample a003, operation decode: it is bad"
+    assert document["bad_samples"] == {
+        "training": {"count": 7, "first": first},
+        "heldout": {"count": 2, "first": first},
+    }
+    assert [text.split(" left out")[0] for text in document["warnings"]] == [
+        "7 bad samples",
+        "2 bad held-out samples",
+    ]

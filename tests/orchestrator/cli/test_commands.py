@@ -125,6 +125,51 @@ def test_status_and_its_json(folder: Path, output: Output):
     } <= document.keys()
 
 
+def test_status_shows_the_last_evaluation(folder: Path, output: Output):
+    assert run(["status", RUN, "-o", "json"]) == 0
+    document = json.loads(output()[0])
+    assert (document["evaluation"], document["evaluated_epoch"]) == (None, None)
+    rows = [
+        {
+            "vm": "a",
+            "epoch": e,
+            "at_s": 1.0,
+            "accuracy": None,
+            "loss": 1.5 / e,
+            "samples": 9,
+            "metrics": {"wer": 0.25},
+        }
+        for e in (1, 2)
+    ]
+    with RunStore.open_writer(folder / "run.db") as store:
+        store.set_meta("evaluations", rows)
+    assert run(["status", RUN]) == 0
+    assert "held-out loss 0.75, wer 0.25" in output()[0]
+    assert run(["status", RUN, "-o", "json"]) == 0
+    document = json.loads(output()[0])
+    assert (document["evaluation"], document["evaluated_epoch"]) == ({"loss": 0.75, "wer": 0.25}, 2)
+
+
+def test_why_and_status_count_bad_samples(folder: Path, output: Output):
+    add_event(folder, 1, "eu-0", "PROVISIONING", "first try")
+    add_event(folder, 2, "us-0", "PROVISIONING", "first try")
+    none, some = {"count": 0, "first": ""}, {"count": 7, "first": "s3://b/a.tar: sample a003: it is bad"}
+    with RunStore.open_writer(folder / "run.db") as store:
+        store.set_meta("bad_samples", {"eu-0": {"training": some, "heldout": none}})
+    told = "7 bad training samples (eu-0 7) were left out (data.bad_samples: skip); the first: s3://b/a.tar: sample a003"
+    for command in (["why", RUN], ["why", RUN, "eu-0"], ["why", RUN, "-o", "csv"]):
+        assert run(command) == 0
+        events, warned = output()
+        assert told not in events
+        assert warned.startswith(f"warning: {told}")
+    assert run(["why", RUN, "us-0"]) == 0
+    assert output()[1] == ""
+    assert run(["why", RUN, "-o", "json"]) == 0
+    assert json.loads(output()[0])["warnings"][0].startswith(told)
+    assert run(["status", RUN]) == 0
+    assert f"warning: {told}" in output()[0]
+
+
 def test_a_newer_schema_ends_with_2(folder: Path, output: Output):
     import sqlite3
 

@@ -162,3 +162,11 @@ def test_lines_come_at_most_every_period():
         now[0] = float(second)
         screen.show(snapshot(at_s=95.0 + second))
     assert len(written) == len(live.lines(None, snapshot())) + 3
+
+
+def test_the_last_evaluation_is_in_the_view_and_in_the_progress_line():
+    shown = snapshot(evaluation={"loss": 1.52, "nats_per_byte": 1.48}, evaluated_epoch=3)
+    words = "held-out loss 1.52, nats_per_byte 1.48"
+    assert words in live.progress_line(shown)
+    assert words in drawn(shown, width=200)
+    assert "held-out" not in live.progress_line(snapshot(evaluation=None, evaluated_epoch=None))

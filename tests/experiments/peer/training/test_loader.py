@@ -66,7 +66,7 @@ class Sources:
         shards: Sequence[str] = URLS,
         cursor: Cursor | None = None,
     ) -> TaskSource:
-        bad = BadSamples(policy, self.warnings.append)
+        bad = BadSamples(policy, lambda found: self.warnings.append(str(found)))
         open_shard = opener(store or FakeStore(SHARDS)).open
         source = TaskSource(
             shards, open_shard, Decoder(pipeline, 5), list, workers, bad, shuffle=7, cursor=cursor
@@ -230,7 +230,7 @@ def held(store: FakeStore, shards: Sequence[str], policy: str = "fail") -> tuple
     warnings: list[str] = []
     made = HeldOut(
         shards, opener(store).open, NOISY, list, Workers("thread", 3, in_order=False),
-        lambda: BadSamples(policy, warnings.append, "held-out samples"), 16,
+        lambda: BadSamples(policy, lambda found: warnings.append(str(found)), "held-out samples"), 16,
     )  # fmt: skip
     return made, warnings
 
