@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from experiments.tasks.protocol import Batch
 
 _EVALUATION_BATCHES = 3
+_MOST_GENERATED = 4096  # training samples; more steps repeat them
 _ALL_BAD = 100  # samples: with so many at the start and no good one, the pipeline does not fit the data
 _HELDOUT_SEED = 0  # as of a peer's held-out samples
 _BLOCK_BYTES = 512  # of a tar
@@ -63,7 +64,7 @@ class Trial:
     samples_repeated: bool  # the shard has fewer samples than the steps needed
     stored_bytes: Estimate  # of a sample in the shard, with the tar's headers
     decoded_bytes: Estimate  # of what the pipeline makes of it
-    decode_s: Estimate  # a sample, with one worker
+    decode_s: Estimate  # a sample, with one worker; without the first, if there are more
     step_s: Estimate  # without the first step, if there are more
     samples_per_s: Estimate  # of these steps
     losses: tuple[float, ...]
@@ -112,10 +113,17 @@ def try_experiment(
             from experiments.tasks.errors import TaskError
 
             try:
-                return _tried(spec, _config(spec, code, folder, size), folder, steps, clock)
-            except (TaskError, PipelineError, PeerConfigError, BadSampleError) as error:
-                text = str(error) if code is None else code.with_own_paths(str(error), folder)
-                raise TrialError(text) from error
+                trial = _tried(spec, _config(spec, code, folder, size), folder, steps, clock)
+            except (TaskError, PipelineError, PeerConfigError, TrialError) as error:
+                raise TrialError(_with_own_paths(str(error), code, folder)) from error
+            if (bad := trial.first_bad) is None:
+                return trial
+            reason = _with_own_paths(bad.reason, code, folder)
+            return replace(trial, first_bad=BadSampleError(bad.shard, bad.key, bad.op, reason))
+
+
+def _with_own_paths(text: str, code: TaskCode | None, folder: Path) -> str:
+    return text if code is None else code.with_own_paths(text, folder)
 
 
 def _refuse_emulated(spec: ExperimentSpec) -> None:
@@ -229,20 +237,19 @@ def _tried(
 
     from experiments.peer.training.task import build_runner, evaluation_samples
 
-    if config.threads:
-        torch.set_num_threads(config.threads)
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
     runner = build_runner(config)
-    needed, evaluated = steps * config.batch_size, _EVALUATION_BATCHES * evaluation_samples(config)
+    train = min(steps * config.batch_size, max(_MOST_GENERATED, config.batch_size))
+    evaluated = _EVALUATION_BATCHES * evaluation_samples(config)
     generated = not spec.data.endpoint
     open_shard = (
-        open_generated(spec, folder / "data", train=needed, heldout=evaluated)
+        open_generated(spec, folder / "data", train=train, heldout=evaluated)
         if generated
         else open_store(spec)
     )
     shard, decoding = first_shard(spec.data.shards), _Decoding()
-    with torch.random.fork_rng(devices=[]):
+    with _threads(config.threads), torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         items = _repeated(_items(shard, open_shard, runner.pipeline, config.seed, decoding, clock), decoding)
         losses, seconds = _train(config, runner, items, steps, clock)
@@ -252,12 +259,13 @@ def _tried(
         )
         metrics = runner.evaluate(batches)
         saved_bytes = _saved(config, runner, folder / "model", batches, metrics)
-    timed = seconds[1:] or seconds
+        threads = torch.get_num_threads()
+    timed, decoded = (_without_first(times) for times in (seconds, decoding.seconds))
     return Trial(
         experiment=spec.name,
         task=runner.ran,
         device=str(runner.device),
-        threads=torch.get_num_threads(),
+        threads=threads,
         parameters=sum(parameter.numel() for parameter in runner.parameters()),
         shard=shard,
         generated=generated,
@@ -266,7 +274,7 @@ def _tried(
         samples_repeated=decoding.repeated,
         stored_bytes=_known(mean_interval(decoding.stored_bytes)),
         decoded_bytes=_known(mean_interval(decoding.decoded_bytes)),
-        decode_s=_known(mean_interval(decoding.seconds)),
+        decode_s=_known(mean_interval(decoded)),
         step_s=_known(mean_interval(timed)),
         samples_per_s=_known(ratio_interval([float(config.batch_size)] * len(timed), timed)),
         losses=tuple(losses),
@@ -413,6 +421,24 @@ def _saved(
                 "in evaluate, and build the same model from the same settings"
             )
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+@contextlib.contextmanager
+def _threads(count: int) -> Iterator[None]:
+    """Let torch use this many threads on the CPU; 0: as many as it uses anyway."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _without_first(seconds: list[float]) -> list[float]:
+    """Leave out the first time, which includes imports and allocations, unless it is the only one."""
+    return seconds[1:] or seconds
 
 
 def _known(estimate: Estimate | None) -> Estimate:

@@ -82,11 +82,10 @@ def _valid_name(name: str) -> str:
     """Check a name with the rule of experiment files. Raises BadParameter."""
     from pydantic import TypeAdapter, ValidationError
 
-    from experiments.schema.models import ExperimentSpec
+    from experiments.schema.fields import ExperimentName
 
-    field = ExperimentSpec.model_fields["name"]
     try:
-        return TypeAdapter(Annotated[field.annotation, *field.metadata]).validate_python(name)
+        return TypeAdapter(ExperimentName).validate_python(name)
     except ValidationError:
         raise typer.BadParameter(
             f"'{name[:80]}' is no name of an experiment; use a-z, 0-9 and '-', at most 40 characters",
@@ -133,7 +132,7 @@ def _try(
     copied as for a peer. Without data.endpoint the samples are generated here, as a local run would; otherwise they are
     read from the store, with the experiment's secrets from your environment or boto3's usual credentials.
 
-    Times are those of this machine; an interval is a 95 % t interval, and the first step is left out.
+    Times are those of this machine; an interval is a 95 % t interval, and the first step and sample are left out.
 
     Exit: 0 it works, 1 the task or a sample does not, 2 invalid file, option or store.
 

@@ -90,8 +90,13 @@ def _times(estimate: Estimate, factor: float) -> Estimate:
 
 def _estimate(estimate: Estimate) -> str:
     if estimate.low is None or estimate.high is None:
-        return f"{estimate.value:.3g} (n = {estimate.n}, interval unknown)"
-    return f"{estimate.value:.3g} (n = {estimate.n}, 95 % {estimate.low:.3g} to {estimate.high:.3g})"
+        return f"{_number(estimate.value)} (n = {estimate.n}, interval unknown)"
+    interval = f"{_number(estimate.low)} to {_number(estimate.high)}"
+    return f"{_number(estimate.value)} (n = {estimate.n}, 95 % {interval})"
+
+
+def _number(value: float) -> str:
+    return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
 
 
 def _bytes(size: float) -> str:
