@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -109,13 +110,18 @@ def try_experiment(
         code = _copied(spec, folder)
         with _as_on_a_peer(spec, folder), contextlib.redirect_stdout(sys.stderr):
             from experiments.peer.config import PeerConfigError
-            from experiments.pipeline.errors import BadSampleError, PipelineError
+            from experiments.pipeline.errors import BadSampleError, PipelineError, describe_error
             from experiments.tasks.errors import TaskError
 
             try:
                 trial = _tried(spec, _config(spec, code, folder, size), folder, steps, clock)
             except (TaskError, PipelineError, PeerConfigError, TrialError) as error:
                 raise TrialError(_with_own_paths(str(error), code, folder)) from error
+            except SystemExit as error:
+                text = _with_own_paths(describe_error(error), code, folder)
+                raise TrialError(
+                    f"the code of task {spec.trains} ends the process ({text}); remove the call"
+                ) from error
             if (bad := trial.first_bad) is None:
                 return trial
             reason = _with_own_paths(bad.reason, code, folder)
@@ -251,8 +257,9 @@ def _tried(
     shard, decoding = first_shard(spec.data.shards), _Decoding()
     with _threads(config.threads), torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
-        items = _repeated(_items(shard, open_shard, runner.pipeline, config.seed, decoding, clock), decoding)
-        losses, seconds = _train(config, runner, items, steps, clock)
+        items = _repeated(shard, open_shard, runner.pipeline, config.seed, decoding, clock)
+        with contextlib.closing(items):
+            losses, seconds = _train(config, runner, items, steps, clock)
         heldout = first_shard(spec.data.heldout) if spec.data.heldout else shard
         batches, evaluated = _evaluation_batches(
             heldout, open_shard, runner, evaluation_samples(config), decoding, clock
@@ -296,6 +303,7 @@ def _items(
     seed: int,
     decoding: _Decoding,
     clock: Callable[[], float],
+    pass_number: int = 0,
 ) -> Generator[Item, None, None]:
     """Decode the samples of a shard in order; bad ones are counted and left out.
 
@@ -310,7 +318,7 @@ def _items(
     for sample in read_shard(shard, open_shard(shard)):
         began = clock()
         try:
-            item = pipeline.run(sample, seed, 0)
+            item = pipeline.run(sample, seed, pass_number)
         except BadSampleError as error:
             bad, first = bad + 1, first or error
             decoding.bad, decoding.first_bad = decoding.bad + 1, decoding.first_bad or error
@@ -330,15 +338,19 @@ def _items(
         raise CorruptShardError(shard, 0, "the tar contains no samples")
 
 
-def _repeated(items: Iterator[Item], decoding: _Decoding) -> Iterator[Item]:
-    """Yield the items, and then the same ones again without end."""
-    held: list[Item] = []
-    for item in items:
-        held.append(item)
-        yield item
+def _repeated(
+    shard: str,
+    open_shard: OpenShard,
+    pipeline: Pipeline,
+    seed: int,
+    decoding: _Decoding,
+    clock: Callable[[], float],
+) -> Generator[Item, None, None]:
+    """Yield the items of a shard, pass after pass. Only those of the first pass are counted."""
+    yield from _items(shard, open_shard, pipeline, seed, decoding, clock)
     decoding.repeated = True
-    while True:
-        yield from held
+    for number in count(1):
+        yield from _items(shard, open_shard, pipeline, seed, _Decoding(), clock, number)
 
 
 def _train(

@@ -107,6 +107,7 @@ def test_the_shipped_digits_work_and_emulated_models_are_refused(orch_try):
         ("self.pipeline = pipeline(noise)", "self.width = widht", "NameError: name 'widht'"),
         ("SIDE, CLASSES = 8, 10", "import no_such_module", "No module named 'no_such_module'"),
         ("logits = self.model(images)", "raise OSError('full')", "OSError: full"),
+        ("SIDE, CLASSES = 8, 10", "raise SystemExit(0)", "SystemExit: 0"),
     ],
 )
 def test_errors_of_the_users_code_name_her_file_and_line(
@@ -207,3 +208,4 @@ def test_samples_of_the_users_store(folder: Path, orch_try, tmp_path: Path, monk
     assert found["shard"] == found["evaluation"]["shard"] == "s3://bucket/a/train-000000.tar"
     assert (found["generated"], found["samples_repeated"]) == (False, True)
     assert found["evaluation"]["samples"] == 40
+    assert found["samples_read"] == 40 + 40
