@@ -207,6 +207,9 @@ def _usd(value: Any) -> Decimal:
 
 Text = Annotated[str, Field(max_length=1000)]
 Seconds = Annotated[float, Field(ge=0, le=86_400)]
+ExperimentName = Annotated[
+    str, word("[a-z0-9][a-z0-9-]{0,39}", "an experiment's name: a-z, 0-9 and '-', at most 40")
+]
 GroupName = Annotated[
     str, word("[a-z][a-z0-9-]{0,15}", "a group's name: a-z, 0-9 and '-', from a letter, at most 16")
 ]

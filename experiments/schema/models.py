@@ -364,9 +364,7 @@ class ExperimentSpec(_Section):
 
     model_config = ConfigDict(json_schema_extra={"anyOf": [{"required": ["model"]}, {"required": ["task"]}]})
 
-    name: Annotated[
-        str, f.word("[a-z0-9][a-z0-9-]{0,39}", "an experiment's name: a-z, 0-9 and '-', at most 40")
-    ] = Field(description="Name of the experiment. Run ids begin with it.")
+    name: f.ExperimentName = Field(description="Name of the experiment. Run ids begin with it.")
     description: f.Text = Field(default="", description="One sentence, shown by `orch experiments`.")
     model: f.ModelName | None = Field(
         default=None,

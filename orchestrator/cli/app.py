@@ -17,6 +17,11 @@ from orchestrator.cli.exits import DONE, INTERRUPTED, verdict
 # imported (`orch --help` imports none), so that no command pays for the imports of another.
 # tests/orchestrator/cli/test_app.py compares this table with the modules.
 COMMANDS: dict[str, tuple[str, str]] = {
+    "init": ("first_steps", "Write a new experiment into the current folder."),
+    "try": (
+        "first_steps",
+        "Try an experiment in one process: read, train some steps, save.",
+    ),
     "plan": (
         "plan",
         "Show what an experiment would rent, where and at what price.",

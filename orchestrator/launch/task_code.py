@@ -84,6 +84,12 @@ class TaskCode:
         (folder / CODE).mkdir(exist_ok=True, mode=0o700)
         return TaskCode(self.call, copies)
 
+    def with_own_paths(self, text: str, folder: Path) -> str:
+        """Replace the paths of copies in `folder` by those of the user's files, for messages."""
+        for name, path in self.contents.items():
+            text = text.replace(str(folder / name), str(path))
+        return text
+
 
 def task_code(spec: ExperimentSpec, task: Task) -> TaskCode:
     """Find what the experiment's task ships. Raises TaskFilesError."""

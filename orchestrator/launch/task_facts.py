@@ -118,10 +118,7 @@ def _build(spec: ExperimentSpec, code: TaskCode) -> dict[str, Any]:
         return {"error": f"task: {_sentence(error)}"}
     if "error" not in found:
         return found
-    text = str(found["error"])
-    for name, path in code.contents.items():  # show the user's own paths
-        text = text.replace(str(folder / name), str(path))
-    return {"error": text + _advice(spec, found)}
+    return {"error": code.with_own_paths(str(found["error"]), folder) + _advice(spec, found)}
 
 
 def _settings(spec: ExperimentSpec, code: TaskCode, folder: Path) -> dict[str, Any]:

@@ -66,6 +66,11 @@ class TaskRunner:
         with self._explained("the model"):
             self.model = task.model.to(device).train()
 
+    @property
+    def task(self) -> Task:
+        """The task that runs here."""
+        return self._task
+
     def parameters(self) -> Iterator[nn.Parameter]:
         """The parameters that are trained and averaged."""
         yield from (parameter for parameter in self.model.parameters() if parameter.requires_grad)
