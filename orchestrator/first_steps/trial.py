@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from experiments.catalog import models
 from experiments.parse.task_files import TaskFilesError
 from experiments.schema.models import ExperimentSpec
-from experiments.tasks.settings import FILE_SETTINGS
+from experiments.tasks.settings import FILE_SETTINGS, stored_files
 from metrics.stats import Estimate, mean_interval, ratio_interval
 from orchestrator.errors import OrchError, UsageError
 from orchestrator.first_steps.samples import OpenShard, first_shard, open_generated, open_store
@@ -236,6 +236,19 @@ def _settings(call: TaskCall, folder: Path) -> dict[str, Any]:
     }
 
 
+def _with_stored_files(spec: ExperimentSpec, config: PeerConfig, folder: Path) -> PeerConfig:
+    """Read the files of settings that lie in the store. Raises UsageError before there is one, StorageError."""
+    from experiments.peer.training.stored_settings import with_stored_files
+
+    if not spec.data.endpoint and spec.task is not None and (urls := stored_files(spec.task.settings)):
+        key, url = next(iter(urls.items()))
+        raise UsageError(
+            f"{spec.name}: task.with.{key}: {url} cannot be read, because the embedded store is made by a launch; give a path, "
+            "or set data.endpoint"
+        )
+    return with_stored_files(config, folder, open_store(spec))
+
+
 def _tried(
     spec: ExperimentSpec, config: PeerConfig, folder: Path, steps: int, clock: Callable[[], float]
 ) -> Trial:
@@ -245,7 +258,7 @@ def _tried(
 
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
-    runner = build_runner(config)
+    runner = build_runner(_with_stored_files(spec, config, folder))
     train = min(steps * config.batch_size, max(_MOST_GENERATED, config.batch_size))
     evaluated = _EVALUATION_BATCHES * evaluation_samples(config)
     generated = not spec.data.endpoint

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -209,3 +211,37 @@ def test_samples_of_the_users_store(folder: Path, orch_try, tmp_path: Path, monk
     assert (found["generated"], found["samples_repeated"]) == (False, True)
     assert found["evaluation"]["samples"] == 40
     assert found["samples_read"] == 40 + 40
+
+
+def test_a_tokenizer_in_the_store_is_read(folder: Path, orch_try, monkeypatch: pytest.MonkeyPatch):
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "testing")
+    assert run(["init", "text", "--task", "causal-lm"]) == 0
+    settings = "task={name: causal-lm, with: {tokenizer: 's3://words/tokenizer.json'}}"
+    with mock_aws():
+        client = make_client(STORE)
+        client.create_bucket(Bucket="words")
+        client.upload_file("tokenizer.json", "words", "tokenizer.json")
+        client.create_bucket(Bucket="stdlib")
+        text = b"import this\n" * 20
+        shard = tar_of({f"{n:04d}.txt": text for n in range(64)})
+        for name in ("train", "heldout"):
+            client.put_object(Bucket="stdlib", Key=f"{name}-000000.tar", Body=shard)
+        arguments = ("text.yaml", "--set", settings, "--steps", "2", "--batch-size", "4", "-o", "json")
+        code, found, err = orch_try(*arguments, "--set", f"data.endpoint={STORE}")
+    assert code == 0, err
+    assert found["metrics"]["nats_per_byte"] > 0
+    code, _, err = orch_try(*arguments)
+    assert code == 2
+    assert "task.with.tokenizer: s3://words/tokenizer.json cannot be read" in err
+
+
+def tar_of(files: dict[str, bytes]) -> bytes:
+    """A tar file of these files."""
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w") as tar:
+        for name, data in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    return made.getvalue()
