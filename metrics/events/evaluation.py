@@ -139,7 +139,11 @@ def _evaluation(epoch: int, rows: Sequence[Mapping[str, Any]]) -> Evaluation:
 
 def _figures(row: Mapping[str, Any]) -> dict[str, float]:
     """Return the finite figures of a row, loss and accuracy first."""
-    values = {"loss": row.get("loss"), "accuracy": row.get("accuracy"), **(row.get("metrics") or {})}
+    values: dict[str, Any] = {
+        "loss": row.get("loss"),
+        "accuracy": row.get("accuracy"),
+        **(row.get("metrics") or {}),
+    }
     return {
         name: float(value) for name, value in values.items() if value is not None and math.isfinite(value)
     }

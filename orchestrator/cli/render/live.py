@@ -86,8 +86,7 @@ def lines(previous: Mapping[str, Any] | None, current: Mapping[str, Any]) -> lis
         out.append(f"... {len(fresh) - _LINES_AT_ONCE} more events: `orch why {current.get('run_id')}`")
         fresh = fresh[-_LINES_AT_ONCE:]
     out.extend(event_line(event) for event in fresh)
-    warned = set(old.get("warnings") or ())
-    warned.add(_grown_warning(old, current))
+    warned = {*(old.get("warnings") or ()), _grown_warning(old, current)}
     out.extend(f"warning: {w}" for w in current.get("warnings") or () if w not in warned)
     before = (old.get("epoch") or {}).get("current")
     if previous is not None and (current.get("epoch") or {}).get("current") != before:
