@@ -206,7 +206,7 @@ def _evaluation(summary: dict[str, Any], rows: list[dict[str, Any]], files: Figu
     title = "Evaluation on held-out data"
     lead = "Figures of the task's evaluation, means over the peers that evaluated the epoch."
     html = table(content.evaluation_table(summary), "Held-out figures", text=["figure", "better is"])
-    if len(summary["evaluations"]) > 1:
+    if len({row["epoch"] for row in rows}) > 1:
         return files.section("evaluation", title, lead, rows, figures.evaluation(rows), html)
     files.table("evaluation", rows)
     download = '<p class="soft">Download the numbers: <a href="evaluation.csv">CSV</a>.</p>'

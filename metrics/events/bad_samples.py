@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from metrics.readable import few
@@ -60,16 +60,18 @@ class BadSamples:
         were = "was" if self.training + self.heldout == 1 else "were"
         return f"{' and '.join(parts)} {were} left out (data.bad_samples: skip); the first: {self.first}."
 
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any] | None) -> BadSamples:
+        """Read what `to_json` returned; None has no VM."""
+        return cls(tuple(LeftOut(**row) for row in (document or {}).get("vms", ())))
+
     def to_json(self) -> dict[str, Any]:
         """Return it as in `orch report -o json`."""
         return {
             "training": self.training,
             "heldout": self.heldout,
             "first": self.first or None,
-            "vms": [
-                {"vm": one.vm, "slot": one.slot, "training": one.training, "heldout": one.heldout}
-                for one in self.vms
-            ],
+            "vms": [asdict(one) for one in self.vms],
         }
 
 

@@ -88,11 +88,10 @@ class Best:
 
 
 def evaluations_of(rows: Iterable[Mapping[str, Any]] | None) -> list[Evaluation]:
-    """Return the evaluations of meta's `evaluations` by ascending epoch. Rows without any figure are skipped."""
+    """Return the evaluations of meta's `evaluations` by ascending epoch, without figures if none was finite."""
     by_epoch: dict[int, dict[str, Mapping[str, Any]]] = {}
     for row in rows or ():
-        if _figures(row):
-            by_epoch.setdefault(int(row["epoch"]), {})[str(row.get("vm"))] = row
+        by_epoch.setdefault(int(row["epoch"]), {})[str(row.get("vm"))] = row
     return [_evaluation(epoch, list(of.values())) for epoch, of in sorted(by_epoch.items())]
 
 
@@ -123,6 +122,7 @@ def evaluation_words(figures: Mapping[str, float]) -> str:
 
 
 def _evaluation(epoch: int, rows: Sequence[Mapping[str, Any]]) -> Evaluation:
+    rows = [row for row in rows if _figures(row)] or rows
     found = [_figures(row) for row in rows]
     names = [name for name in found[0] if all(name in one for one in found)]
     times = [float(row["at_s"]) for row in rows if row.get("at_s") is not None]
@@ -139,7 +139,11 @@ def _evaluation(epoch: int, rows: Sequence[Mapping[str, Any]]) -> Evaluation:
 
 def _figures(row: Mapping[str, Any]) -> dict[str, float]:
     """Return the finite figures of a row, loss and accuracy first."""
-    values = {"loss": row.get("loss"), "accuracy": row.get("accuracy"), **(row.get("metrics") or {})}
+    values: dict[str, Any] = {
+        "loss": row.get("loss"),
+        "accuracy": row.get("accuracy"),
+        **(row.get("metrics") or {}),
+    }
     return {
         name: float(value) for name, value in values.items() if value is not None and math.isfinite(value)
     }

@@ -120,6 +120,7 @@ def snapshot_of(store: RunStore, now_s: float, controller_alive: bool) -> dict[s
         "granularity": _value(granularity_of_means(full_scale)),
         "evaluation": dict(evaluated[-1].figures) if evaluated else None,
         "evaluated_epoch": evaluated[-1].epoch if evaluated else None,
+        "bad_samples": None if left_out is None else left_out.to_json(),
         "cost": {
             "spent_usd": _text(cost.spent_usd),
             "usd_per_h": _text(cost.usd_per_h),

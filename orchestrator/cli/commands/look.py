@@ -124,6 +124,7 @@ def _status(
         "sps": sum of the peers' rates while calculating, raw, null while none trains, "eta_s"},
       "throughput_sps": by wall clock, of the measured epochs so far, at full scale, as in the report,
       "granularity", "evaluation": {name: value} on held-out data or null, "evaluated_epoch",
+      "bad_samples": those left out, as in `orch report`, null: unknown,
       "cost": {"spent_usd", "usd_per_h", "budget_usd", "estimated_usd"}, "paused_s", "dropped_rounds",
       "events": [{"at_s", "slot", "text"}], "warnings": [],
       "metrics_url": Prometheus endpoint of the running controller, or null}

@@ -45,7 +45,8 @@ def _report(
       "loss": {"first", "last"}, "accuracy", "evaluation": {name: value} (the last on held-out data) or null,
       "evaluation_best": {name: {"value", "epoch"} or null}, "evaluations": [{"epoch", "at_s", "peers",
         "samples", "raw_trained_samples", "figures": {name: value}}], "heldout_given",
-      "bad_samples": {"training", "heldout", "first", "vms": [{"vm", "slot", "training", "heldout"}]} or null,
+      "bad_samples": {"training", "heldout", "first", "vms": [{"vm", "slot", "training", "heldout",
+        "first"}]} or null,
       "published": {...} or null, "warnings": [], "raw": {...}}
     Times, bytes and dollars are at full scale; "raw" has them as measured.
     """

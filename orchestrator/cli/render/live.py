@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from metrics.events.bad_samples import BadSamples
 from metrics.events.evaluation import evaluation_words
 from orchestrator.cli.render.words import clock, duration, emulation_line, number, place, usd
 
@@ -85,12 +86,19 @@ def lines(previous: Mapping[str, Any] | None, current: Mapping[str, Any]) -> lis
         out.append(f"... {len(fresh) - _LINES_AT_ONCE} more events: `orch why {current.get('run_id')}`")
         fresh = fresh[-_LINES_AT_ONCE:]
     out.extend(event_line(event) for event in fresh)
-    warned = set(old.get("warnings") or ())
+    warned = {*(old.get("warnings") or ()), _grown_warning(old, current)}
     out.extend(f"warning: {w}" for w in current.get("warnings") or () if w not in warned)
     before = (old.get("epoch") or {}).get("current")
     if previous is not None and (current.get("epoch") or {}).get("current") != before:
         out.append(progress_line(current))
     return out
+
+
+def _grown_warning(old: Mapping[str, Any], current: Mapping[str, Any]) -> str:
+    """Return the warning of bad samples if only its counts are new; "" otherwise."""
+    before, now = (BadSamples.from_json(shown.get("bad_samples")) for shown in (old, current))
+    known = (bool(before.training), bool(before.heldout)) == (bool(now.training), bool(now.heldout))
+    return now.sentence if known else ""
 
 
 def progress_line(snapshot: Mapping[str, Any]) -> str:

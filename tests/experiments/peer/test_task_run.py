@@ -10,6 +10,7 @@ import small_task
 from peer_rig import PeerProcess, config_of, serve_folder
 
 from cloud.storage.digits import write_shards
+from orchestrator.controller.bad_samples import counts_of
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(120)]
 
@@ -37,6 +38,45 @@ def test_one_plain_peer_trains_a_users_task(tmp_path: Path, kind: str) -> None:
             assert ", wer 0." in log
             assert peer.leave() < 10.0
             assert peer.process.returncode == 0
+        finally:
+            peer.kill()
+
+
+REFUSES = """
+
+def refuse_some(pixels):
+    if int(pixels.sum()) % 5 == 0:
+        raise ValueError("a smudge")
+    return pixels
+
+
+CHECK = Op("check", "users_task:refuse_some", "image", "array", "array")
+SmallTask.pipeline = SmallTask.heldout_pipeline = Pipeline("checked", FIELDS, (*DECODE, CHECK))
+"""
+
+
+def test_left_out_samples_are_counted_in_the_status(tmp_path: Path) -> None:
+    made = write_shards(tmp_path / "shards", 2, samples_per_shard=512)
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "users_task.py").write_text(Path(small_task.__file__).read_text() + REFUSES)
+    with serve_folder(tmp_path / "shards") as endpoint:
+        shards = tuple(f"s3://bucket/{name}" for name in (*made.train, *made.heldout))
+        config = config_of(
+            "a", endpoint, shards, plain=True, emulated=False, task=TASK, code_folder="../code",
+            threads=1, forward_s=0.0, backward_s=0.0, bad_samples="skip",
+        )  # fmt: skip
+        peer = PeerProcess(tmp_path / "peer", config)
+        try:
+            done = peer.wait_for(lambda status: status["phase"] == "done")
+            counts = counts_of(done["bad_samples"])  # as the controller reads it
+            assert counts is not None
+            for data, what in (("training", "bad samples"), ("heldout", "bad held-out samples")):
+                count, first = counts[data]["count"], counts[data]["first"]
+                assert count > 1
+                assert first.startswith("s3://bucket/")
+                assert first.endswith("ValueError: a smudge")
+                assert any(text.startswith(f"{count} {what} left out") for text in done["warnings"])
+            assert peer.leave() < 10.0
         finally:
             peer.kill()
 

@@ -51,7 +51,8 @@ def test_every_named_figure_is_the_mean_over_the_peers_of_its_epoch():
         row("a", 2, 5.0, nats_per_byte=2.5),
         {"vm": "c", "epoch": 9, "at_s": 1.0, "accuracy": None, "loss": None, "samples": 9},  # diverged
     ]
-    first, last = evaluations_of(rows)
+    first, last, diverged = evaluations_of(rows)
+    assert (diverged.epoch, diverged.figures) == (9, {})  # not the figures of an earlier epoch
     assert (first.epoch, first.at_s, first.peers) == (2, 20.0, 1)
     assert (last.epoch, last.at_s, last.peers, last.samples) == (4, 43.0, 2, 90)
     assert last.figures == pytest.approx({"loss": 2.5, "nats_per_byte": 1.6, "perplexity": 8.0})

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from metrics.events.bad_samples import BadSamples, LeftOut
 from orchestrator.cli.follow import LineScreen
 from orchestrator.cli.render import live
 from tests.orchestrator.cli_snapshots import event, snapshot
@@ -170,3 +171,21 @@ def test_the_last_evaluation_is_in_the_view_and_in_the_progress_line():
     assert words in live.progress_line(shown)
     assert words in drawn(shown, width=200)
     assert "held-out" not in live.progress_line(snapshot(evaluation=None, evaluated_epoch=None))
+
+
+def test_a_growing_count_of_bad_samples_is_told_once_and_again_for_held_out_ones():
+    def shown(training: int, heldout: int) -> dict[str, Any]:
+        found = BadSamples(
+            (LeftOut("r-a-0", "us-0", training, heldout, "s3://b/a.tar: sample a003: it is bad"),)
+        )
+        warnings = [found.sentence] if found.sentence else []
+        return snapshot(bad_samples=found.to_json(), warnings=warnings)
+
+    def told(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+        return [line.split(" were")[0] for line in live.lines(before, now) if line.startswith("warning: ")]
+
+    none, few, many, held = shown(0, 0), shown(3, 0), shown(900, 0), shown(900, 2)
+    assert told(snapshot(), few) == ["warning: 3 bad training samples (us-0 3)"]
+    assert told(none, few) == ["warning: 3 bad training samples (us-0 3)"]
+    assert told(few, many) == []
+    assert told(many, held) == ["warning: 900 bad training samples (us-0 900) and 2 bad held-out samples"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -51,9 +52,7 @@ def test_an_invalid_report_changes_nothing(tmp_path: Path, entry: Any) -> None:
     with RunStore.open_writer(tmp_path / "run.db") as store:
         counts = BadSamples(store)
         counts.write([seen("r-a-0", training=3)])
-        broken = seen("r-a-0")
-        broken.status["bad_samples"] = entry
-        counts.write([broken])
+        counts.write([replace(seen("r-a-0"), status={"phase": "training", "bad_samples": entry})])
         assert store.meta("bad_samples")["r-a-0"]["training"]["count"] == 3
 
 
