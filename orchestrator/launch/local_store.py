@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from cloud.networks.network import Network, NetworkError
@@ -10,6 +11,14 @@ from cloud.places import places
 from experiments.schema.models import DIGITS, ExperimentSpec
 from experiments.schema.shards import shard_urls
 from orchestrator.errors import UsageError
+
+READABLE: Mapping[str, tuple[str, ...]] = {
+    "image-classification": (DIGITS, "glyphs", "photos"),
+    "masked-lm": ("stdlib",),
+    "causal-lm": ("stdlib",),
+    "speech-recognition": ("speech",),
+}
+"""The embedded store's data sets that have what a built-in task reads."""
 
 
 def store_place(location: str, network: str) -> str:

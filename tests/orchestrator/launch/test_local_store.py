@@ -14,7 +14,8 @@ from experiments.schema.errors import SpecError
 from experiments.schema.trained_model import known_model
 from orchestrator.errors import RunFailedError, UsageError
 from orchestrator.launch import prepare
-from orchestrator.launch.local_store import dataset_of
+from orchestrator.launch.local_checks import local_obstacles
+from orchestrator.launch.local_store import READABLE, dataset_of
 
 
 def test_digits_are_made_as_ever():
@@ -57,6 +58,22 @@ def test_the_size_of_samples_is_that_of_the_embedded_data_set(changes: list[str]
     found = known_model(None, task, spec.data)
     assert found is not None
     assert found.bytes_per_sample == size
+
+
+@pytest.mark.parametrize("name", READABLE)
+def test_a_built_in_task_has_data_that_it_can_read(name: str, tmp_path: Path):
+    tokenizer = tmp_path / "tok.json"
+    tokenizer.write_text("{}")
+    settings = "{classes: 62}" if name == "image-classification" else f"{{tokenizer: {tokenizer}}}"
+    task = f"task={{name: {name}, with: {settings}}}"
+    good = READABLE[name][0]
+    bad = "speech" if name == "image-classification" else "glyphs"
+    assert list(local_obstacles(load("glyphs-2", [task, f"data.dataset={good}"]))) == []
+    (found,) = local_obstacles(load("glyphs-2", [task, f"data.dataset={bad}"]))
+    assert found.code == "model_data"
+    assert f"holds the data set {bad}, which {name} cannot read; set data.dataset to {good}" in found.text
+    own = load("glyphs-2", [task, f"data.dataset={bad}", "data.endpoint=http://store.example:80"])
+    assert list(local_obstacles(own)) == []
 
 
 def break_down(arguments: dict[str, Any], report: Any) -> None:
