@@ -19,7 +19,7 @@ from typing import Any
 
 from cloud import provider
 from cloud.local.host import faults, guardian
-from cloud.local.host.store import STORE_FILE, forward_target, remove_store
+from cloud.local.host.store import DATASET_FILE, STORE_FILE, forward_target, remove_store
 from cloud.local.host.vms import Vm, observed, owned, vm_folder
 from cloud.local.options import LocalOptions
 from cloud.provider import (
@@ -241,7 +241,7 @@ class LocalCloud:
     def store(self) -> dict[str, Any]:
         """The store node's state, endpoint and keys (see `cloud.local.host.store`), and the data set's progress."""
         found = _read(self._folder / "store" / STORE_FILE)
-        progress = _read(self._folder / "store" / "dataset.json")
+        progress = _read(self._folder / "store" / DATASET_FILE)
         return {**found, "dataset": progress} if found else {}
 
     def counters(self) -> dict[str, Any]:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 HELD_OUT_SHARE = 0.2  # share of the originals of each digit
 SIDE = 8  # pixels
+SHARDS, SAMPLES_PER_SHARD = 32, 512  # where none are given
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +37,9 @@ def shard_name(split: str, index: int) -> str:
 
 def write_shards(
     folder: Path,
-    shards: int = 32,
+    shards: int = SHARDS,
     *,
-    samples_per_shard: int = 512,
+    samples_per_shard: int = SAMPLES_PER_SHARD,
     seed: int = 0,
     progress: Callable[[str], None] | None = None,
 ) -> DigitsMade:
@@ -114,7 +115,7 @@ def make_digits(
     client: Any,
     *,
     folder: Path,
-    samples_per_shard: int = 512,
+    samples_per_shard: int = SAMPLES_PER_SHARD,
     seed: int = 0,
     endpoint: str = "",
     progress: Callable[[str], None] | None = None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -21,6 +21,9 @@ SHARD_NAME = re.compile(rf"({TRAIN}|{HELDOUT})-\d{{6,}}\.tar")
 
 _BAD_KEY = re.compile(r"[\x00-\x1f\x7f]")
 _BLOCK_BYTES = 512
+
+MaxSamples = int | Callable[[str, int], int]
+"""The most samples of a shard (0: no limit), for all shards or as a function of split and number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,22 +90,26 @@ class ShardWriter:
     """Writes records to the current shard of their split, in `folder`.
 
     A shard ends before the record with which it would have more than `max_samples` or `max_bytes` (0: no limit); one
-    record alone may be larger. `split_of` decides for records without a split of their own.
+    record alone may be larger. `max_samples` may be a function of a shard's split and number. `split_of` decides for
+    records without a split of their own.
     """
 
     def __init__(
-        self, folder: Path, *, heldout: float = 0.0, max_samples: int = 0, max_bytes: int = 0
+        self, folder: Path, *, heldout: float = 0.0, max_samples: MaxSamples = 0, max_bytes: int = 0
     ) -> None:
-        if max_samples < 0 or max_bytes < 0 or not (max_samples or max_bytes):
+        if callable(max_samples):
+            self._max_samples = max_samples
+        elif max_samples < 0 or max_bytes < 0 or not (max_samples or max_bytes):
             raise ValueError(
                 f"shards of {max_samples} samples and {max_bytes} bytes: one limit must be positive"
             )
+        else:
+            self._max_samples = lambda _split, _number: max_samples
         if not 0 <= heldout < 1:
             raise ValueError(f"a held-out share of {heldout}: it must be at least 0 and below 1")
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         self._heldout = heldout
-        self._max_samples = max_samples
         self._max_bytes = max_bytes
         self._open: dict[str, _OpenShard] = {}
         self._shards: Counter[str] = Counter()
@@ -123,12 +130,13 @@ class ShardWriter:
         )
         done: list[Shard] = []
         shard = self._open.get(split)
-        if shard is not None and shard.is_full(size, self._max_samples, self._max_bytes):
+        if shard is not None and shard.is_full(size, self._max_bytes):
             done.append(self._finish(split))
             shard = None
         if shard is None:
             name = f"{split}-{self._shards[split]:06d}.tar"
-            shard = self._open[split] = _OpenShard(self._folder / name, split)
+            most = self._max_samples(split, self._shards[split])
+            shard = self._open[split] = _OpenShard(self._folder / name, split, most)
             self._shards[split] += 1
         shard.write(record, size)
         return done
@@ -148,14 +156,15 @@ class ShardWriter:
 
 
 class _OpenShard:
-    """A shard being written."""
+    """A shard being written, of at most `max_samples` samples (0: no limit)."""
 
-    def __init__(self, path: Path, split: str) -> None:
+    def __init__(self, path: Path, split: str, max_samples: int) -> None:
         from webdataset.writer import TarWriter
 
         self.file = _HashingFile(path.open("wb"))
         self._path = path
         self._split = split
+        self._max_samples = max_samples
         # tarfile only calls write() on a stream
         self._tar = TarWriter(
             cast(Any, self.file), encoder=False, compress=False, user="", group="", mode=0o644, mtime=0
@@ -164,10 +173,11 @@ class _OpenShard:
         self._bytes = 0
         self._members: Counter[str] = Counter()
 
-    def is_full(self, more_bytes: int, max_samples: int, max_bytes: int) -> bool:
+    def is_full(self, more_bytes: int, max_bytes: int) -> bool:
         """Whether the shard has no room for one more record of `more_bytes`."""
         end_bytes = self._bytes + more_bytes + 2 * _BLOCK_BYTES
-        return bool((max_samples and self._samples >= max_samples) or (max_bytes and end_bytes > max_bytes))
+        many = self._max_samples and self._samples >= self._max_samples
+        return bool(many or (max_bytes and end_bytes > max_bytes))
 
     def write(self, record: Record, size_bytes: int) -> None:
         self._tar.write({"__key__": record.key, **record.members})

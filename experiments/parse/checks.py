@@ -18,7 +18,16 @@ from experiments.emulation.ballast import ballast, ballast_error
 from experiments.emulation.windows import windows_of
 from experiments.parse.document import Path
 from experiments.schema import fields as f
-from experiments.schema.models import Data, Emulation, ExperimentSpec, PeerGroup, Swarm, Task, timed_as
+from experiments.schema.models import (
+    DIGITS,
+    Data,
+    Emulation,
+    ExperimentSpec,
+    PeerGroup,
+    Swarm,
+    Task,
+    timed_as,
+)
 from experiments.schema.trained_model import known_model
 from experiments.tasks.errors import TaskError
 from experiments.tasks.settings import read_settings
@@ -96,6 +105,12 @@ def _trained(parts: Parts) -> Iterator[tuple[Path, str]]:
             keys.append(("data", "pipeline"))
         for path in keys:
             yield path, "belongs to a 'task'; give one instead of 'model', or remove the key"
+        if parts.data is not None and parts.data.dataset != DIGITS:
+            yield (
+                ("data", "dataset"),
+                f"found {parts.data.dataset}, but a 'model' is trained on {DIGITS}; give a 'task' instead of 'model', or "
+                "remove the key",
+            )
     if parts.task is not None and parts.task.name is not None:
         try:
             read_settings(parts.task.name, parts.task.settings)

@@ -25,6 +25,9 @@ from experiments.schema import fields as f
 from experiments.schema.limits import Limits
 from experiments.tasks.settings import SETTINGS
 
+DIGITS = "digits"
+"""The data set of `data.dataset` that emulated models are trained on."""
+
 
 class _Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, validate_default=False)
@@ -143,8 +146,10 @@ class Data(_Section):
     cache_gb: float = Field(
         default=1.0, ge=0, le=10_000, description="Disk space that a peer may use as a cache, in 1e9 bytes."
     )
-    dataset: Literal["digits"] = Field(
-        default="digits", description="Data set that `orch data make` creates for these shards."
+    dataset: Literal["digits", "glyphs", "stdlib", "photos", "speech"] = Field(
+        default=DIGITS,
+        description="Data set that the embedded store holds, one of those that `orch data make` creates. A task must be able "
+        "to read it; a `model` is emulated with digits.",
     )
     pipeline: f.PipelineName | None = Field(
         default=None,
@@ -159,7 +164,8 @@ class Data(_Section):
     bytes_per_sample: Annotated[float, Field(gt=0, le=1e9)] | None = Field(
         default=None,
         description="Bytes of a sample in the shards, for the cost of reading them. Default: that of the model in "
-        "experiments/models.csv; of a task, what `orch launch` finds in the first shard.",
+        "experiments/models.csv; of a task, that of `dataset` in the embedded store, otherwise what `orch launch` finds in "
+        "the first shard.",
     )
 
 

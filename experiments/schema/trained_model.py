@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from cloud.datasets.sample_bytes import SAMPLE_BYTES
 from experiments.catalog import Model, models
 from experiments.schema.errors import SpecError
-from experiments.schema.models import Data, ExperimentSpec, Task
+from experiments.schema.models import DIGITS, Data, ExperimentSpec, Task
 
 _TASK = "task"
 
@@ -27,8 +28,8 @@ def model_of(spec: ExperimentSpec) -> Model:
 def known_model(model: str | None, task: Task | None, data: Data | None) -> Model | None:
     """Return the model of parts of an experiment. None: unknown, or a task that has not been built.
 
-    `data.bytes_per_sample` replaces the size of samples. The samples of a task have that of the digits if the embedded
-    store holds them; otherwise it is unknown.
+    `data.bytes_per_sample` replaces the size of samples. Without it, the samples of a task have the size of the embedded
+    store's data set, and an unknown one in another store.
     """
     given = None if data is None else data.bytes_per_sample
     if task is None:
@@ -37,7 +38,8 @@ def known_model(model: str | None, task: Task | None, data: Data | None) -> Mode
     if task.facts is None:
         return None
     if given is None and data is not None and not data.endpoint:
-        given = models()["digits"].bytes_per_sample
+        digits = data.dataset == DIGITS
+        given = models()[DIGITS].bytes_per_sample if digits else SAMPLE_BYTES.get(data.dataset)
     return Model(
         name=task.title,
         parameters=task.facts.parameters,

@@ -9,7 +9,7 @@ from cloud.local.host.store import forward_target
 from cloud.provider import InvalidRequestError
 from experiments.schema.models import ExperimentSpec
 from orchestrator.errors import UsageError
-from orchestrator.launch.local_store import dataset_of, store_place
+from orchestrator.launch.local_store import READABLE, dataset_of, store_place
 from orchestrator.launch.obstacles import Obstacle, ObstacleCode, of_error
 
 
@@ -36,6 +36,21 @@ def local_obstacles(spec: ExperimentSpec) -> Iterator[Obstacle]:
         )
     else:
         yield from _tried(ObstacleCode.SHARD_NAMES, spec, lambda: dataset_of(spec))
+        yield from _readable(spec)
+
+
+def _readable(spec: ExperimentSpec) -> Iterator[Obstacle]:
+    """Whether a built-in task with its own pipeline can read the embedded store's data set."""
+    task, data = spec.task, spec.data
+    if task is None or task.name is None or data.pipeline is not None:
+        return
+    usable = READABLE[task.name]
+    if data.dataset not in usable:
+        yield Obstacle(
+            ObstacleCode.MODEL_DATA,
+            f"the embedded store holds the data set {data.dataset}, which {task.name} cannot read; set data.dataset to "
+            f"{' or '.join(usable)}, or data.endpoint to the store of your own data",
+        )
 
 
 def _tried(code: ObstacleCode, spec: ExperimentSpec, do: Callable[[], Any]) -> Iterator[Obstacle]:

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from cloud.networks.network import Network, NetworkError
 from cloud.places import find as place_of
 from cloud.places import places
-from experiments.schema.models import ExperimentSpec
+from experiments.schema.models import DIGITS, ExperimentSpec
 from experiments.schema.shards import shard_urls
 from orchestrator.errors import UsageError
+
+READABLE: Mapping[str, tuple[str, ...]] = {
+    "image-classification": (DIGITS, "glyphs", "photos"),
+    "masked-lm": ("stdlib",),
+    "causal-lm": ("stdlib",),
+    "speech-recognition": ("speech",),
+}
+"""The embedded store's data sets that have what a built-in task reads."""
 
 
 def store_place(location: str, network: str) -> str:
@@ -31,8 +40,8 @@ def store_place(location: str, network: str) -> str:
     raise UsageError(f"data.location '{location}': network '{network}' has no measured place in {continent}")
 
 
-def dataset_of(spec: ExperimentSpec) -> dict[str, Any]:
-    """Arguments of the embedded store's data set: the number of shards, their prefix and the seed.
+def dataset_of(spec: ExperimentSpec) -> tuple[str, dict[str, Any]]:
+    """The program that makes the embedded store's data set, and its arguments: number of shards, prefix, seed.
 
     Raises UsageError if the shards do not have the embedded store's names.
     """
@@ -47,4 +56,7 @@ def dataset_of(spec: ExperimentSpec) -> dict[str, Any]:
             f"{spec.name}: data.shards: the embedded store contains s3://BUCKET/train-{{000000..N}}.tar and "
             f"heldout-000000.tar, not {first}; use these names, or set data.endpoint"
         )
-    return {"shards": len(urls), "to_url": to_url, "seed": spec.seed}
+    arguments = {"shards": len(urls), "to_url": to_url, "seed": spec.seed}
+    if spec.data.dataset == DIGITS:
+        return "cloud.local.host.store:make_digits", arguments
+    return "cloud.local.host.store:make_generated", {"dataset": spec.data.dataset, **arguments}

@@ -261,11 +261,12 @@ def _local_options(spec: ExperimentSpec, meta: RunMeta) -> Any:
             url=spec.data.endpoint,
         )
     else:
+        program, arguments = dataset_of(spec)
         store = StoreOptions(
             kind="swift",
             location=store_place(spec.data.location, emulation.network),
-            dataset="cloud.local.host.store:make_digits",
-            dataset_arguments=dataset_of(spec),
+            dataset=program,
+            dataset_arguments=arguments,
         )
     scales = meta.scales or RunScales()
     return LocalOptions(
@@ -287,7 +288,9 @@ def _local_options(spec: ExperimentSpec, meta: RunMeta) -> Any:
 
 
 def _await_dataset(cloud: Any, folder: Path) -> None:
-    deadline = time.monotonic() + _DATASET_S
+    """Wait until the embedded store is filled. Raises RunFailedError if it fails, or stops making progress."""
+    before: Any = None
+    deadline = 0.0
     while True:
         store = cloud.store()
         if store.get("state") == "ready":
@@ -297,9 +300,12 @@ def _await_dataset(cloud: Any, folder: Path) -> None:
                 f"{folder.name}: the embedded store failed: {store.get('error') or cloud.fatal}; "
                 "fix that, then launch again"
             )
+        now = (store.get("state"), store.get("dataset"))
+        if now != before:
+            before, deadline = now, time.monotonic() + _DATASET_S
         if time.monotonic() > deadline:
             raise RunFailedError(
-                f"{folder.name}: the embedded store was not filled within {_DATASET_S:.0f} s; "
+                f"{folder.name}: the embedded store was not filled: nothing was added to it for {_DATASET_S:.0f} s; "
                 f"see {folder}/cloud/store, then launch again on a machine that is less busy"
             )
         time.sleep(0.1)

@@ -10,7 +10,9 @@ import os
 import shutil
 import signal
 import socket
+import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -25,6 +27,7 @@ from cloud.local.options import StoreOptions
 from cloud.provider import InvalidRequestError, TransientError
 
 STORE_FILE = "store.json"
+DATASET_FILE = "dataset.json"
 _LOOK_S = 0.5
 
 
@@ -76,7 +79,7 @@ def serve_swift(options: StoreOptions, folder: Path, ip: str, status: Path) -> N
         if options.dataset:
             arguments = {**options.dataset_arguments, "endpoint": server.endpoint, **keys}
             filler = multiprocessing.get_context("fork").Process(
-                target=_fill, args=(options.dataset, arguments, status.with_name("dataset.json")), daemon=True
+                target=_fill, args=(options.dataset, arguments, status.with_name(DATASET_FILE)), daemon=True
             )
             filler.start()
         while True:
@@ -84,11 +87,7 @@ def serve_swift(options: StoreOptions, folder: Path, ip: str, status: Path) -> N
             if restarted := server.supervise():
                 update(restarts=state["restarts"] + len(restarted))
             if state["state"] == "filling" and filler is not None and filler.exitcode is not None:
-                error = (
-                    ""
-                    if filler.exitcode == 0
-                    else f"the data set was not written; see {status.parent}/console.log"
-                )
+                error = "" if filler.exitcode == 0 else _why_not_filled(status.parent)
                 update(state="failed" if error else "ready", error=error)
     except Exception as error:
         update(state="failed", error=str(error))
@@ -118,7 +117,20 @@ def remove_store(cloud_folder: Path) -> None:
 
 
 def _fill(program: str, arguments: Mapping[str, Any], progress: Path) -> None:
-    programs.call(program, arguments, functools.partial(write_json, progress))
+    report = functools.partial(write_json, progress)
+    try:
+        programs.call(program, arguments, report)
+    except Exception as error:
+        report({"done": False, "error": f"{type(error).__name__}: {error}"})
+        raise
+
+
+def _why_not_filled(folder: Path) -> str:
+    try:
+        why = f" ({json.loads((folder / DATASET_FILE).read_text())['error']})"
+    except (OSError, ValueError, KeyError):  # the process was killed
+        why = ""
+    return f"the data set was not written{why}; see {folder}/console.log"
 
 
 def make_digits(arguments: Mapping[str, Any], report: Callable[[Any], None]) -> None:
@@ -145,6 +157,44 @@ def make_digits(arguments: Mapping[str, Any], report: Callable[[Any], None]) -> 
         made = digits.make_digits(shards, to_url, client, folder=Path(folder), progress=progress, **rest)
     done = {"done": True, "shards": shards, "uploaded": len(uploaded)}
     report({**done, "train": list(made.train), "heldout": list(made.heldout)})
+
+
+def make_generated(arguments: Mapping[str, Any], report: Callable[[Any], None]) -> None:
+    """A `dataset` program for the other data sets: {"dataset", "shards", "to_url", ...} of `store_in_shards`.
+
+    Arguments other than endpoint and keys are passed on to that function. `report` receives the progress.
+    """
+    from cloud.datasets.in_shards import store_in_shards
+    from cloud.storage.client import make_client
+    from cloud.storage.publish import Progress
+    from cloud.storage.shards import HELDOUT, SPLITS, TRAIN
+
+    rest = dict(arguments)
+    client = make_client(
+        rest["endpoint"], access_key=rest.pop("access_key"), secret_key=rest.pop("secret_key")
+    )
+    dataset, shards, to_url = rest.pop("dataset"), rest.pop("shards"), rest.pop("to_url")
+    begun = {"dataset": dataset, "shards": shards}
+    reported_s = 0.0
+    lock = threading.Lock()
+
+    def progress(now: Progress) -> None:
+        nonlocal reported_s
+        with lock:  # it is called from several threads, for each sample
+            if time.monotonic() - reported_s >= _LOOK_S:
+                reported_s = time.monotonic()
+                report({"done": False, **begun, "samples": now.samples, "uploaded": now.uploaded})
+
+    sys.stderr.write(f"making {shards} shards of {dataset} for {to_url}\n")
+    report({"done": False, **begun, "samples": 0, "uploaded": 0})
+    with tempfile.TemporaryDirectory() as folder:
+        index = store_in_shards(
+            dataset, shards, to_url, client, folder=Path(folder), progress=progress, **rest
+        )
+    samples = {split: index.samples(split) for split in SPLITS}
+    sys.stderr.write(f"stored {samples[TRAIN]} training samples and {samples[HELDOUT]} held-out ones\n")
+    names = {split: [shard.name for shard in index.of(split)] for split in SPLITS}
+    report({"done": True, **begun, "samples": sum(samples.values()), "uploaded": len(index.shards), **names})
 
 
 def forward_target(url: str) -> tuple[str, int]:

@@ -29,20 +29,12 @@ class _Dataset(StrEnum):
     speech = "speech"
 
 
-# Shards and samples per shard where none are given.
-_SIZES = {
-    _Dataset.digits: (32, 512),
-    _Dataset.glyphs: (32, 512),
-    _Dataset.stdlib: (None, 512),
-    _Dataset.photos: (16, 64),
-    _Dataset.speech: (16, 256),
-}
 _STDLIB_ONLY = ("chunk_bytes", "vocabulary", "tokenizer_file")
 
 
 @dataclass(frozen=True, slots=True)
 class _Recipe:
-    """What to publish: the records, what describes them, further objects, and the held-out share of keys."""
+    """What to publish: the records, what describes them, and further objects."""
 
     records: Iterable[Record]
     made: Mapping[str, Any]
@@ -126,22 +118,23 @@ def make(
             "not for stdlib, whose text fills as many as it needs; use --samples-per-shard",
             param_hint="--shards",
         )
-    usual_shards, usual_samples = _SIZES[dataset]
-    samples_per_shard = samples_per_shard or usual_samples
-    shards = shards or usual_shards
     if dataset is _Dataset.digits:
-        assert shards is not None  # `_SIZES` has a number
+        from cloud.storage.digits import SAMPLES_PER_SHARD, SHARDS
+
+        shards, samples_per_shard = shards or SHARDS, samples_per_shard or SAMPLES_PER_SHARD
         rows = _digits(to, shards, samples_per_shard, seed, endpoint)
     else:
+        from cloud.datasets.generate import SIZES
         from cloud.storage.publish import splits_table
 
+        usual = SIZES[dataset.value]
+        samples_per_shard = samples_per_shard or usual.samples_per_shard
         with tempfile.TemporaryDirectory(prefix="orch-data-") as folder:
             if dataset is _Dataset.stdlib:
                 local = tokenizer_file or Path("tokenizer.json")
                 recipe = _stdlib(chunk_bytes, vocabulary, seed, local)
             else:
-                assert shards is not None
-                recipe = _generated(dataset, shards * samples_per_shard, seed)
+                recipe = _generated(dataset, (shards or usual.shards or 0) * samples_per_shard, seed)
             index = store(
                 recipe.records,
                 to,
@@ -221,31 +214,23 @@ def _digits(to: str, shards: int, samples_per_shard: int, seed: int, endpoint: s
 
 
 def _generated(dataset: _Dataset, train: int, seed: int) -> _Recipe:
-    """The data sets whose number of samples is chosen; as many as an eighth of them are held out."""
-    heldout = max(1, train // 8)
-    if dataset is _Dataset.glyphs:
-        from cloud.datasets.glyphs import glyph_records, glyphs_made
+    """The data sets whose number of samples is chosen."""
+    from cloud.datasets.generate import generate
 
-        return _Recipe(glyph_records(train, heldout, seed=seed), glyphs_made(train, heldout, seed))
-    if dataset is _Dataset.photos:
-        from cloud.datasets.photos import photo_records, photos_made
-
-        return _Recipe(photo_records(train, heldout, seed=seed), photos_made(train, heldout, seed))
-    from cloud.datasets.speech import find_synthesiser, speech_made, speech_records
-
-    synthesiser = find_synthesiser()
-    if synthesiser.reason:
-        say(synthesiser.reason)
-    records = speech_records(train, heldout, seed=seed, synthesiser=synthesiser)
-    return _Recipe(records, speech_made(train, heldout, seed, synthesiser))
+    found = generate(dataset.value, train, seed=seed)
+    if found.note:
+        say(found.note)
+    return _Recipe(found.records, found.made)
 
 
 def _stdlib(chunk_bytes: int | None, vocabulary: int | None, seed: int, local: Path) -> _Recipe:
     from cloud.datasets import stdlib
+    from cloud.datasets.generate import generate
 
     chunk_bytes = chunk_bytes or stdlib.CHUNK_BYTES
     vocabulary = vocabulary or stdlib.VOCABULARY
-    records = stdlib.TrainTexts(stdlib.stdlib_records(chunk_bytes=chunk_bytes, seed=seed))
+    found = generate(dataset="stdlib", train=0, seed=seed, chunk_bytes=chunk_bytes, vocabulary=vocabulary)
+    records = stdlib.TrainTexts(found.records)
 
     def files() -> dict[str, bytes]:
         say(f"training a tokenizer of {vocabulary} tokens on {len(records.texts)} texts")
@@ -253,8 +238,7 @@ def _stdlib(chunk_bytes: int | None, vocabulary: int | None, seed: int, local: P
         _write_tokenizer(local, tokenizer)
         return {stdlib.TOKENIZER_NAME: tokenizer}
 
-    made = stdlib.stdlib_made(chunk_bytes, stdlib.HELD_OUT_SHARE, vocabulary, seed)
-    return _Recipe(records, made, files)
+    return _Recipe(records, found.made, files)
 
 
 def _write_tokenizer(path: Path, content: bytes) -> None:

@@ -15,7 +15,7 @@ from experiments.parse import SpecError, find, from_document, json_schema, libra
 LIBRARY = Path(experiments.parse.__file__).parent.parent / "library"
 ENTRIES = {entry.name: entry for entry in library()}
 NAMES = list(ENTRIES)
-OWN = {"local-2", "digits-alone", "digits-c8"}  # not of the study
+OWN = {"local-2", "digits-alone", "digits-c8", "glyphs-2", "stdlib-lm-2"}  # not of the study
 
 
 A_TO_C = {
