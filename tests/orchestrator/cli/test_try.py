@@ -213,10 +213,13 @@ def test_samples_of_the_users_store(folder: Path, orch_try, tmp_path: Path, monk
     assert found["samples_read"] == 40 + 40
 
 
-def test_a_tokenizer_in_the_store_is_read(folder: Path, orch_try, monkeypatch: pytest.MonkeyPatch):
+def test_a_tokenizer_in_the_store_is_read(
+    folder: Path, orch_try, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "testing")
     assert run(["init", "text", "--task", "causal-lm"]) == 0
+    capsys.readouterr()
     settings = "task={name: causal-lm, with: {tokenizer: 's3://words/tokenizer.json'}}"
     with mock_aws():
         client = make_client(STORE)
