@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import json
+import math
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +24,7 @@ KINDS = ("images", "table", "audio", "dataset")
 _TABLES = (".csv", ".tsv", ".jsonl", ".parquet")
 # Folders (or splits of a saved dataset) that are splits, and what they are here; the first that exists is held out.
 _HELDOUT_NAMES = ("heldout", "validation", "valid", "val", "dev", "test")
+_LIKE_SPLITS = {TRAIN, "training", *_HELDOUT_NAMES}
 # Columns that need not be named with --column.
 _USUAL = {
     "txt": ("text", "txt", "sentence", "transcript", "transcription"),
@@ -57,6 +61,7 @@ class Source:
     items: Sequence[Item] | Iterable[Item]
     classes: list[str] | None = None  # names of the labels, if these are names
     ignored: int = 0  # files that are no samples
+    content: str = ""  # digest of the source's files, by which another source of the same name is recognised
     bad: list[str] = field(default_factory=list)  # what was left out, with `skip`
 
     @property
@@ -105,7 +110,21 @@ def open_source(
             "or choose another --key"
         )
     source.items = sorted(items, key=lambda item: (fraction_of(item.key, seed), item.key))
+    source.content = _content(path)
     return source
+
+
+def _content(path: Path) -> str:
+    """Digest of names and sizes of the files, and of the content of tables."""
+    digest = hashlib.sha256()
+    for file in [path] if path.is_file() else _files_in(path):
+        digest.update(
+            f"{file.relative_to(path.parent)}\0{file.stat().st_size}\0".encode("utf-8", "surrogateescape")
+        )
+        if file.suffix.lower() in _TABLES:
+            with file.open("rb") as content:
+                digest.update(hashlib.file_digest(content, "sha256").digest())
+    return digest.hexdigest()[:16]
 
 
 def records_of(source: Source, *, skip: bool = False, threads: int = 0) -> Iterator[Record]:
@@ -117,7 +136,11 @@ def records_of(source: Source, *, skip: bool = False, threads: int = 0) -> Itera
     def read(item: Item) -> Record | str:
         try:
             members = item.read()
-        except (DataSourceError, OSError) as error:
+        except (
+            DataSourceError,
+            OSError,
+            ValueError,
+        ) as error:  # ValueError: of a path or a text that cannot be
             return (
                 f"{item.where}: {error.strerror if isinstance(error, OSError) and error.strerror else error}"
             )
@@ -162,13 +185,17 @@ def _split_folders(path: Path) -> list[tuple[str, Path]]:
     if not path.is_dir():
         raise DataSourceError(f"{path} is not a folder; give the folder of the samples")
     heldout = next((name for name in _HELDOUT_NAMES if (path / name).is_dir()), None)
-    if (path / TRAIN).is_dir() and heldout is not None:
-        return [(TRAIN, path / TRAIN), (HELDOUT, path / heldout)]
+    if (path / TRAIN).is_dir():
+        return [("", path / TRAIN)] if heldout is None else [(TRAIN, path / TRAIN), (HELDOUT, path / heldout)]
     return [("", path)]
 
 
 def _files_in(folder: Path) -> list[Path]:
-    return sorted(p for p in folder.rglob("*") if p.is_file() and not p.name.startswith("."))
+    return sorted(
+        path
+        for path in folder.rglob("*")
+        if path.is_file() and not any(part.startswith(".") for part in path.relative_to(folder).parts)
+    )
 
 
 def _images(path: Path) -> Source:
@@ -179,6 +206,11 @@ def _images(path: Path) -> Source:
     if not names:
         raise DataSourceError(
             f"{splits[0][1]} has no class folders; put the images of each class in a folder of its own"
+        )
+    if names <= _LIKE_SPLITS:
+        raise DataSourceError(
+            f"{path} has the folders {', '.join(sorted(names))}, which are splits and no classes; name them {TRAIN} and "
+            f"{HELDOUT}"
         )
     classes = sorted(names)
     items: list[Item] = []
@@ -263,17 +295,32 @@ class _Table:
 
 def _table_rows(path: Path) -> list[_Table]:
     files = [path] if path.is_file() else [f for f in sorted(path.iterdir()) if f.suffix.lower() in _TABLES]
+    stems = {_stem(file) for file in files}
+    if TRAIN in stems:  # the first of the held-out names is used
+        heldout = next((name for name in _HELDOUT_NAMES if name in stems), "")
+        files = [file for file in files if _stem(file) == heldout or _stem(file) not in _HELDOUT_NAMES]
     tables: list[_Table] = []
     for file in files:
         columns, rows = _read_table(file)
         split = ""
         if len(files) > 1:
-            stem = file.name.partition(".")[0].partition("-")[0]
+            stem = _stem(file)
             split = TRAIN if stem == TRAIN else HELDOUT if stem in _HELDOUT_NAMES else ""
         tables.append(_Table(str(file), file.parent, rows, columns, split))
-    if {t.split for t in tables} not in ({""}, {TRAIN, HELDOUT}):
+    splits = {table.split for table in tables}
+    if "" in splits and len(splits) > 1:
+        named = ", ".join(f"{Path(t.where).name} ({t.split or 'no split'})" for t in tables)
+        raise DataSourceError(
+            f"{path} has tables with and without the name of a split: {named}; move the others away"
+        )
+    if splits != {TRAIN, HELDOUT}:
         tables = [_Table(t.where, t.folder, t.rows, t.columns) for t in tables]
     return tables
+
+
+def _stem(file: Path) -> str:
+    """`train` of train.csv and of train-00000-of-00002.parquet."""
+    return file.name.partition(".")[0].partition("-")[0]
 
 
 def _read_table(file: Path) -> tuple[list[str], list[Mapping[str, Any]]]:
@@ -307,6 +354,7 @@ def _read_table(file: Path) -> tuple[list[str], list[Mapping[str, Any]]]:
             rows.append(row)
             columns.update(dict.fromkeys(row))
         return list(columns), rows
+    csv.field_size_limit(min(sys.maxsize, 2**31 - 1))  # texts may be long
     try:
         reader = csv.DictReader(
             io.StringIO(text, newline=""), delimiter="\t" if kind == ".tsv" else ",", strict=True
@@ -385,7 +433,8 @@ def _rows(
         prefix = f"{table.split}/" if table.split else ""
         for number in range(len(table.rows)):
             where = f"{table.where}, row {number + 1}"
-            name = safe_key(str(table.rows[number][key])) if key else f"{len(items):08d}"
+            named = table.rows[number].get(key) if key else f"{len(items):08d}"
+            name = "" if named is None else safe_key(str(named))
             if not name or not name.rpartition("/")[2]:
                 raise DataSourceError(
                     f"{where}: the key column '{key}' is empty; fill it, or leave out --key"
@@ -418,16 +467,34 @@ def _class_names(tables: Sequence[_Table], column: str | None) -> list[str] | No
         if column in table.names:
             return list(table.names[column])
     values = {
-        str(row.get(column)).strip()
-        for table in tables
-        for row in table.rows
-        if row.get(column) not in (None, "")
+        _label(row.get(column)) for table in tables for row in table.rows if row.get(column) not in (None, "")
     }
-    return None if all(_is_integer(value) for value in values) else sorted(values)
+    if all(_is_integer(value) for value in values):
+        return None
+    if all(map(_is_number, values)):
+        wrong = min(value for value in values if not _is_integer(value))
+        raise DataSourceError(
+            f"column '{column}' has the label {wrong}, and labels are whole numbers or names; choose another column"
+        )
+    return sorted(values)
+
+
+def _label(value: Any) -> str:
+    """A label as text; a whole number without fraction, which a column with gaps often adds."""
+    text = str(int(value)) if isinstance(value, bool) else str(value).strip()
+    whole, point, fraction = text.partition(".")
+    return whole if point and _is_integer(whole) and not fraction.strip("0") else text
 
 
 def _is_integer(text: str) -> bool:
     return text.isascii() and text.removeprefix("-").isdigit()
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
 
 
 def _row_reader(
@@ -445,7 +512,9 @@ def _row_reader(
             if value is None or value == "":
                 raise DataSourceError(f"column '{column}' is empty")
             if extension == "cls" and classes is not None and column not in table.names:
-                members[extension] = str(classes.index(str(value).strip())).encode()
+                members[extension] = str(classes.index(_label(value))).encode()
+            elif extension == "cls" and column not in table.names:
+                members[extension] = _label(value).encode()
             else:
                 kind, data = _as_bytes(extension, column, value)
                 members[kind] = data
@@ -475,8 +544,6 @@ def _as_bytes(extension: str, column: str, value: Any) -> tuple[str, bytes]:
             f"column '{column}' has no encoded {extension} but {type(value).__name__}; for paths use --file {extension}={column}"
         )
     if isinstance(value, bool):
-        value = int(value)
-    if isinstance(value, float) and extension == "cls" and value.is_integer():
         value = int(value)
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return extension, text.encode("utf-8")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import tarfile
-from pathlib import PurePosixPath
 from typing import Any
 
 from cloud.storage.client import storage_errors
@@ -35,8 +34,9 @@ def bytes_per_sample(
                 end = member.offset_data + -(-member.size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
                 if end > len(data):
                     break
-                name = PurePosixPath(member.name)
-                ends[str(name.with_name(name.name.partition(".")[0]))] = end
+                folder, slash, name = member.name.rpartition("/")
+                if not name.startswith("."):  # such as ._0001.jpg, which is part of no sample
+                    ends[folder + slash + name.partition(".")[0]] = end
     except tarfile.ReadError:  # not even one header is whole
         return None
     if len(data) >= most_bytes and ends:

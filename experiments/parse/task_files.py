@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,9 @@ _SKIPPED = ("__pycache__",)
 _RESERVED = frozenset(
     {"experiments", "cloud", "metrics", "orch", "orchestrator", "hivemind", "torch", "numpy", "transformers", "webdataset"}
     | {"boto3", "botocore", "cryptography", "PIL", "pydantic", "tokenizers", "safetensors", "soundfile", "pip"}
+    | set(
+        ["annotated_types", "base58", "baseconv", "blake3", "braceexpand", "certifi", "cffi", "charset_normalizer", "cid", "configargparse", "dateutil", "filelock", "fsspec", "functorch", "google", "grpc", "grpc_tools", "hf_xet", "huggingface_hub", "idna", "isympy", "jinja2", "jmespath", "licensing", "markupsafe", "mmh3", "morphys", "mpmath", "msgpack", "multibase", "multicodec", "multihash", "netaddr", "networkx", "packaging", "prefetch_generator", "pycparser", "pydantic_core", "regex", "requests", "s3transfer", "scipy", "setuptools", "six", "sortedcontainers", "sympy", "torchgen", "tqdm", "typing_extensions", "typing_inspection", "urllib3", "uvloop", "varint", "yaml"]
+    )
     | sys.stdlib_module_names
 )  # fmt: skip
 
@@ -45,13 +48,13 @@ def find_task_files(document: Document) -> None:
     code = [
         path
         for at, path in _code(document, data)
-        if _check(document, at, path, path.exists(), "file or folder")
+        if _check(document, at, path, Path.exists, "file or folder")
     ]
     modules = [
-        path for at, path in _modules(document, data) if _check(document, at, path, path.is_file(), "file")
+        path for at, path in _modules(document, data) if _check(document, at, path, Path.is_file, "file")
     ]
     files = [
-        path for at, path in _settings(document, data) if _check(document, at, path, path.is_file(), "file")
+        path for at, path in _settings(document, data) if _check(document, at, path, Path.is_file, "file")
     ]
     _requirements(document, data)
     if len(document.problems) == known and (code or modules or files):
@@ -154,7 +157,7 @@ def _is_module(path: Path) -> bool:
 def _absolute(document: Document, at: _document.Path, written: str) -> Path:
     given = any(at[:length] in document.overridden for length in range(1, len(at) + 1))
     folder = Path() if given else Path(document.file).parent
-    return Path(os.path.abspath(folder / Path(written).expanduser()))
+    return Path(os.path.abspath(folder / os.path.expanduser(written)))
 
 
 def _code(document: Document, data: dict[str, Any]) -> Iterator[tuple[_document.Path, Path]]:
@@ -211,8 +214,8 @@ def _requirements(document: Document, data: dict[str, Any]) -> None:
         path = _absolute(document, at, parsed.path)
         lines[i] = f"{FIND_LINKS} {path}" if parsed.wanted is None else str(path)
         if parsed.wanted is not None:
-            _check(document, at, path, path.is_file(), "file")
-        elif _check(document, at, path, path.is_dir(), "folder") and not any(path.glob("*.whl")):
+            _check(document, at, path, Path.is_file, "file")
+        elif _check(document, at, path, Path.is_dir, "folder") and not any(path.glob("*.whl")):
             document.problems.append(
                 document.problem(
                     at, f"{path} has no wheels (*.whl); build them with `pip wheel -w {path} PACKAGE`"
@@ -220,7 +223,15 @@ def _requirements(document: Document, data: dict[str, Any]) -> None:
             )
 
 
-def _check(document: Document, at: _document.Path, path: Path, there: bool, kind: str) -> bool:
+def _check(
+    document: Document, at: _document.Path, path: Path, is_kind: Callable[[Path], bool], kind: str
+) -> bool:
+    try:
+        there = is_kind(path)
+    except OSError as error:
+        problem = document.problem(at, f"{path} cannot be read ({error.strerror}); correct the path")
+        document.problems.append(problem)
+        return False
     if not there:
         why = f"is not a {kind}" if path.exists() else "does not exist"
         document.problems.append(document.problem(at, f"{path} {why}; correct the path, or create it"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import PurePath
+from urllib.parse import urlsplit
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
@@ -31,6 +32,8 @@ class ParsedRequirement:
 def parse_requirement(line: str) -> ParsedRequirement:
     """Parse a line. Raises RequirementError."""
     text = line.strip()
+    if not text.isprintable():
+        raise RequirementError("a requirement has a control character; write one package on each line")
     if text.startswith("-"):
         option, _, folder = text.replace("=", " ", 1).partition(" ")
         if option not in (FIND_LINKS, "-f") or not folder.strip() or "://" in folder:
@@ -41,11 +44,21 @@ def parse_requirement(line: str) -> ParsedRequirement:
     if text.endswith(".whl") and "://" not in text:
         return _wheel(text)
     try:
-        return ParsedRequirement(Requirement(text))
+        wanted = Requirement(text)
     except InvalidRequirement as error:
         raise RequirementError(
             f"'{text[:80]}' is not a requirement; use a form such as name==1.2, the path of a wheel, or {FIND_LINKS} FOLDER"
         ) from error
+    place = urlsplit(wanted.url or "")
+    if place.scheme == "file":
+        raise RequirementError(
+            f"{wanted.name} is a file of this machine; give the path of its wheel instead of a URL"
+        )
+    if "@" in place.netloc:  # plans and reports show the line
+        raise RequirementError(
+            f"the URL of {wanted.name} has a user or password; download the wheel and give its path"
+        )
+    return ParsedRequirement(wanted)
 
 
 def _wheel(path: str) -> ParsedRequirement:

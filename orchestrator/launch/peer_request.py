@@ -51,7 +51,9 @@ class RunRequests:
         self._spec = from_document(self._meta.document)
         self.last_epoch = self._spec.measure.warmup_epochs + self._spec.measure.epochs
         self.evaluates = self._spec.data.heldout is not None
-        shipped = (folder.absolute() / name for name in (CODE, WHEELS))
+        # emulated peers share this machine's environment, in which nothing is installed
+        names = (CODE, WHEELS) if target_of(self._meta.target).rents else (CODE,)
+        shipped = (folder.absolute() / name for name in names)
         self._folders = {path.name: str(path) for path in shipped if path.is_dir()}
         task = self._spec.task
         self._requirements = () if task is None else TaskCall.of(self._spec, task).requirements

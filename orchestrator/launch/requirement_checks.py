@@ -26,7 +26,7 @@ def replaced_pins(spec: ExperimentSpec) -> Iterator[Obstacle]:
     pins = _pins()
     for line in spec.requirements:
         wanted = parse_requirement(line).wanted
-        named = [] if wanted is None else [(line, wanted)]
+        named = [] if wanted is None or not _applies(wanted) else [(line, wanted)]
         for wheel in _wheels_of(spec, line):
             named += [(f"{line} needs {each}", each) for each in requirements_of(wheel)]
         for text, each in named:
@@ -50,7 +50,7 @@ def absent_requirements(spec: ExperimentSpec) -> Iterator[Obstacle]:
         if wanted is None:
             command.insert(0, f"'{line}'" if " " in parsed.path else line)
             continue
-        if wanted.marker is not None and not wanted.marker.evaluate():
+        if not _applies(wanted):
             continue
         found = _installed(wanted.name)
         if found is not None and wanted.specifier.contains(found, prereleases=True):
@@ -63,6 +63,11 @@ def absent_requirements(spec: ExperimentSpec) -> Iterator[Obstacle]:
             f"requirements: the emulated peers share this environment, which lacks {', '.join(absent)}; run "
             f"`{sys.executable} -m pip install {' '.join(command)}`",
         )
+
+
+def _applies(wanted: Requirement) -> bool:
+    """Whether the requirement's marker is true here, and so on the VMs, which have Linux too."""
+    return wanted.marker is None or wanted.marker.evaluate()
 
 
 def requirements_of(wheel: Path) -> list[Requirement]:

@@ -18,7 +18,7 @@ from cloud.targets import LOCAL
 from experiments.parse.load import from_document, to_document
 from experiments.parse.task_files import TaskFilesError
 from experiments.schema.errors import SpecError
-from experiments.schema.models import ExperimentSpec
+from experiments.schema.models import ExperimentSpec, Task
 from experiments.tasks.settings import stored_files
 from orchestrator.launch.obstacles import Obstacle, ObstacleCode
 from orchestrator.launch.store_reads import fetch
@@ -50,12 +50,14 @@ def resolve_task(
             raise stale(spec)
         return spec, ()
     cache = home / "tasks" / f"{_key(sha256)}.json"
-    found = _cached(cache)
+    keeps = not _reads_store(task)  # an object may have changed
+    found = _cached(cache) if keeps else None
     if found is None and build:
         found = _build(spec, code)
         if "error" in found:
             return spec, (Obstacle(ObstacleCode.TASK, str(found["error"])),)
-        _keep(cache, found)
+        if keeps:
+            _keep(cache, found)
     if found is None:
         return spec, ()
     document = to_document(spec)
@@ -66,6 +68,11 @@ def resolve_task(
         return spec, (
             Obstacle(ObstacleCode.TASK, "; ".join(f"{p.path}: {p.message}" for p in error.problems)),
         )
+
+
+def _reads_store(task: Task) -> bool:
+    """Whether files that decide the model's size lie in the store."""
+    return task.name is not None and bool(stored_files(task.settings).keys() - {"weights"})
 
 
 def _key(sha256: str) -> str:

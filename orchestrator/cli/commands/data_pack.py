@@ -114,6 +114,7 @@ def pack(
         "dataset": "packed",
         "kind": found.kind,
         "source": source.resolve().name,
+        "content": found.content,
         "columns": columns,
         "files": files,
         "key": key,

@@ -233,7 +233,7 @@ def test_a_tokenizer_in_the_store_is_read(
         arguments = ("text.yaml", "--set", settings, "--steps", "2", "--batch-size", "4", "-o", "json")
         code, found, err = orch_try(*arguments, "--set", f"data.endpoint={STORE}")
     assert code == 0, err
-    assert found["metrics"]["nats_per_byte"] > 0
+    assert found["evaluation"]["metrics"]["nats_per_byte"] > 0
     code, _, err = orch_try(*arguments)
     assert code == 2
     assert "task.with.tokenizer: s3://words/tokenizer.json cannot be read" in err
