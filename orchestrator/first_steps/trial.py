@@ -42,6 +42,9 @@ _MOST_GENERATED = 4096  # training samples; more steps repeat them
 _ALL_BAD = 100  # samples: with so many at the start and no good one, the pipeline does not fit the data
 _HELDOUT_SEED = 0  # as of a peer's held-out samples
 _BLOCK_BYTES = 512  # of a tar
+_COMPILED = (
+    "TORCHINDUCTOR_CACHE_DIR"  # torch makes this folder, by default in the temporary one, and leaves it there
+)
 _SAME = 1e-5  # relative difference of two evaluations of the same model
 
 
@@ -167,10 +170,14 @@ def _as_on_a_peer(spec: ExperimentSpec, folder: Path) -> Iterator[None]:
         sys.path.insert(0, str(folder / CODE))
     importlib.invalidate_caches()
     os.chdir(folder)
+    compiled = os.environ.get(_COMPILED)
+    os.environ.setdefault(_COMPILED, str(folder / "compiled"))
     try:
         yield
     finally:
         os.chdir(before)
+        if compiled is None:
+            os.environ.pop(_COMPILED, None)
         sys.path[:] = path
         for name in set(sys.modules) - known:
             if str(getattr(sys.modules[name], "__file__", None) or "").startswith(f"{folder}{os.sep}"):
