@@ -165,7 +165,7 @@ task:
 
 _CONTENTS = {
     TaskKind.image_classification: _Content(
-        "classification of images", _IMAGES, "glyphs", 512, 32, 0.005, 10
+        "classification of images", _IMAGES, "glyphs", 512, 32, 0.002, 20
     ),
     TaskKind.masked_lm: _Content(
         "a masked language model", _MASKED, "stdlib", 128, 16, 0.004, 10, {_TOKENIZER_FILE: _stdlib_tokenizer}

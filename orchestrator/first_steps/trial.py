@@ -42,6 +42,9 @@ _MOST_GENERATED = 4096  # training samples; more steps repeat them
 _ALL_BAD = 100  # samples: with so many at the start and no good one, the pipeline does not fit the data
 _HELDOUT_SEED = 0  # as of a peer's held-out samples
 _BLOCK_BYTES = 512  # of a tar
+_COMPILED = (
+    "TORCHINDUCTOR_CACHE_DIR"  # torch makes this folder, by default in the temporary one, and leaves it there
+)
 _SAME = 1e-5  # relative difference of two evaluations of the same model
 
 
@@ -61,9 +64,9 @@ class Trial:
     shard: str
     generated: bool  # the samples were generated here, because the embedded store is empty before a launch
     batch_size: int
-    samples_read: int
+    samples_read: int  # of both splits
     samples_repeated: bool  # the shard has fewer samples than the steps needed
-    stored_bytes: Estimate  # of a sample in the shard, with the tar's headers
+    stored_bytes: Estimate  # of a training sample in the shard, with the tar's headers
     decoded_bytes: Estimate  # of what the pipeline makes of it
     decode_s: Estimate  # a sample, with one worker; without the first, if there are more
     step_s: Estimate  # without the first step, if there are more
@@ -89,6 +92,11 @@ class _Decoding:
     bad: int = 0
     first_bad: BadSampleError | None = None
     repeated: bool = False
+
+    @property
+    def samples(self) -> int:
+        """Good and bad ones."""
+        return len(self.seconds) + self.bad
 
 
 def try_experiment(
@@ -167,10 +175,14 @@ def _as_on_a_peer(spec: ExperimentSpec, folder: Path) -> Iterator[None]:
         sys.path.insert(0, str(folder / CODE))
     importlib.invalidate_caches()
     os.chdir(folder)
+    compiled = os.environ.get(_COMPILED)
+    os.environ.setdefault(_COMPILED, str(folder / "compiled"))
     try:
         yield
     finally:
         os.chdir(before)
+        if compiled is None:
+            os.environ.pop(_COMPILED, None)
         sys.path[:] = path
         for name in set(sys.modules) - known:
             if str(getattr(sys.modules[name], "__file__", None) or "").startswith(f"{folder}{os.sep}"):
@@ -267,7 +279,7 @@ def _tried(
         if generated
         else open_store(spec)
     )
-    shard, decoding = first_shard(spec.data.shards), _Decoding()
+    shard, decoding, decoding_heldout = first_shard(spec.data.shards), _Decoding(), _Decoding()
     with _threads(config.threads), torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         items = _repeated(shard, open_shard, runner.pipeline, config.seed, decoding, clock)
@@ -275,7 +287,7 @@ def _tried(
             losses, seconds = _train(config, runner, items, steps, clock)
         heldout = first_shard(spec.data.heldout) if spec.data.heldout else shard
         batches, evaluated = _evaluation_batches(
-            heldout, open_shard, runner, evaluation_samples(config), decoding, clock
+            heldout, open_shard, runner, evaluation_samples(config), decoding_heldout, clock
         )
         metrics = runner.evaluate(batches)
         saved_bytes = _saved(config, runner, folder / "model", batches, metrics)
@@ -290,7 +302,7 @@ def _tried(
         shard=shard,
         generated=generated,
         batch_size=config.batch_size,
-        samples_read=len(decoding.seconds) + decoding.bad,
+        samples_read=decoding.samples + decoding_heldout.samples,
         samples_repeated=decoding.repeated,
         stored_bytes=_known(mean_interval(decoding.stored_bytes)),
         decoded_bytes=_known(mean_interval(decoding.decoded_bytes)),
@@ -304,8 +316,8 @@ def _tried(
         saved_bytes=saved_bytes,
         peak_rss_bytes=_peak_rss_bytes(),
         peak_gpu_bytes=torch.cuda.max_memory_allocated() if runner.device.type == "cuda" else None,
-        bad_samples=decoding.bad,
-        first_bad=decoding.first_bad,
+        bad_samples=decoding.bad + decoding_heldout.bad,
+        first_bad=decoding.first_bad or decoding_heldout.first_bad,
     )
 
 

@@ -28,7 +28,7 @@ def _init(
     name: Annotated[
         str | None,
         typer.Argument(
-            metavar="[NAME]",
+            metavar="NAME",
             help="Name of the experiment: a-z, 0-9 and '-'. [the folder's name]",
             show_default=False,
         ),

@@ -59,7 +59,10 @@ def trial_lines(trial: Trial) -> list[str]:
     rows = [
         ("task", f"{trial.task}, {trial.parameters:,} parameters"),
         ("device", f"{trial.device}, {counted(trial.threads, 'thread')}"),
-        ("samples", f"{trial.shard}: {counted(trial.samples_read, 'sample')}, {source}{repeated}"),
+        (
+            "samples",
+            f"{counted(trial.samples_read, 'sample')} of both splits, {source}; training: {trial.shard}{repeated}",
+        ),
         ("stored", f"{_bytes(trial.stored_bytes.value)} per sample in the shard, with the tar's headers"),
         ("decoded", f"{_bytes(trial.decoded_bytes.value)} per sample"),
         ("decoding", f"{_estimate(_times(trial.decode_s, 1000))} ms per sample, with one worker"),

@@ -16,7 +16,8 @@ HEAVY = {"ray", "torch", "hivemind", "sky", "pandas", "matplotlib", "transformer
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--help"], ["validate", "--help"], ["report", "--help"], ["ls"], ["--version"]]
+    "arguments",
+    [["--help"], ["validate", "--help"], ["report", "--help"], ["try", "--help"], ["ls"], ["--version"]],
 )
 def test_light_commands_import_nothing_heavy(arguments: list[str]):
     code = (

@@ -64,6 +64,7 @@ def test_a_new_task_works_and_is_measured(folder: Path, orch_try):
     assert found["stored_bytes_per_sample"]["value"] == 2 * 512 + 2 * 512
     assert found["decoded_bytes_per_sample"]["value"] == 64 * 4 + 8
     assert found["step_ms"]["n"] == 59
+    assert found["decode_ms_per_sample"]["n"] == 60 * 16 - 1
     assert found["step_ms"]["low"] < found["step_ms"]["value"] < found["step_ms"]["high"]
     assert found["samples_per_s"]["value"] == pytest.approx(16_000 / found["step_ms"]["value"])
     assert found["loss"]["last"] < found["loss"]["first"]
