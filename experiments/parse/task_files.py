@@ -25,9 +25,14 @@ _SKIPPED = ("__pycache__",)
 _RESERVED = frozenset(
     {"experiments", "cloud", "metrics", "orch", "orchestrator", "hivemind", "torch", "numpy", "transformers", "webdataset"}
     | {"boto3", "botocore", "cryptography", "PIL", "pydantic", "tokenizers", "safetensors", "soundfile", "pip"}
-    | set(
-        ["annotated_types", "base58", "baseconv", "blake3", "braceexpand", "certifi", "cffi", "charset_normalizer", "cid", "configargparse", "dateutil", "filelock", "fsspec", "functorch", "google", "grpc", "grpc_tools", "hf_xet", "huggingface_hub", "idna", "isympy", "jinja2", "jmespath", "licensing", "markupsafe", "mmh3", "morphys", "mpmath", "msgpack", "multibase", "multicodec", "multihash", "netaddr", "networkx", "packaging", "prefetch_generator", "pycparser", "pydantic_core", "regex", "requests", "s3transfer", "scipy", "setuptools", "six", "sortedcontainers", "sympy", "torchgen", "tqdm", "typing_extensions", "typing_inspection", "urllib3", "uvloop", "varint", "yaml"]
-    )
+    | {
+        "annotated_types", "base58", "baseconv", "blake3", "braceexpand", "certifi", "cffi", "charset_normalizer", "cid",
+        "configargparse", "dateutil", "filelock", "fsspec", "functorch", "google", "grpc", "grpc_tools", "hf_xet",
+        "huggingface_hub", "idna", "isympy", "jinja2", "jmespath", "licensing", "markupsafe", "mmh3", "morphys", "mpmath",
+        "msgpack", "multibase", "multicodec", "multihash", "netaddr", "networkx", "packaging", "prefetch_generator",
+        "pycparser", "pydantic_core", "regex", "requests", "s3transfer", "scipy", "setuptools", "six", "sortedcontainers",
+        "sympy", "torchgen", "tqdm", "typing_extensions", "typing_inspection", "urllib3", "uvloop", "varint", "yaml",
+    }
     | sys.stdlib_module_names
 )  # fmt: skip
 

@@ -42,12 +42,15 @@ def kill_children_with_parent() -> None:
     os.register_at_fork(after_in_child=in_child)
 
 
-def die_with_parent() -> None:
-    """Do the same in this process, which was not forked but started as a new program.
+def die_with_parent(parent: int) -> None:
+    """Do the same in this process, which was not forked but started as a new program by the process `parent`.
 
-    Linux means the thread that started it: this process is killed when that thread ends.
+    Linux means the thread that started it: this process is killed when that thread ends. If the parent ended before this
+    call, this process ends now.
     """
     _follow_parent(_libc())
+    if os.getppid() != parent:
+        os._exit(1)
 
 
 def _libc() -> ctypes.CDLL | None:

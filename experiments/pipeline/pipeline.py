@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from experiments.pipeline.codecs import Kind, is_kind
 from experiments.pipeline.errors import BadSampleError, PipelineError, describe_error
 from experiments.pipeline.op import Op
 from experiments.pipeline.randomness import Randomness
+
+_OF_THE_MACHINE = (errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC)  # errors that no sample causes
 
 Item = dict[str, Any]
 """A sample on its way through a pipeline, or what came out of it: values by field."""
@@ -78,15 +81,22 @@ class Pipeline:
         return item
 
     def run(self, sample: Sample, seed: int, pass_number: int) -> Item:
-        """Run all operations on a sample. Raises BadSampleError, PipelineError."""
+        """Run all operations on a sample. Raises BadSampleError, PipelineError, MemoryError, OSError of the machine."""
         item = self.start(sample)
         randomness = Randomness(seed, pass_number, sample["__key__"])
         for op in self.ops:
             try:
                 item[op.output] = apply(op, item[op.field], randomness)
-            except PipelineError:
+            except (PipelineError, MemoryError):
                 raise
+            except ImportError as error:
+                raise PipelineError(
+                    f"pipeline {self.name}, operation {op.name}: {describe_error(error)}; install the package on the peers "
+                    "with 'requirements'"
+                ) from error
             except Exception as error:
+                if isinstance(error, OSError) and error.errno in _OF_THE_MACHINE:
+                    raise
                 reason = describe_error(error)
                 raise BadSampleError(sample["__url__"], sample["__key__"], op.name, reason) from error
         return item

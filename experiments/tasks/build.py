@@ -52,6 +52,11 @@ def _check(call: str, task: Any) -> None:
     for name, kind in (("model", nn.Module), ("pipeline", Pipeline)):
         if not isinstance(getattr(task, name, None), kind):
             raise TaskError(f"task {call}: its '{name}' is not a {kind.__name__} (docs/tasks.md)")
+    if not isinstance(getattr(task, "heldout_pipeline", None), Pipeline | None):
+        raise TaskError(f"task {call}: its 'heldout_pipeline' is not a Pipeline (docs/tasks.md)")
+    for name in ("parameter_groups", "save_files"):
+        if not callable(getattr(task, name, print)):
+            raise TaskError(f"task {call}: its '{name}' is not a method (docs/tasks.md)")
     for name in ("collate", "loss", "evaluate"):
         if not callable(getattr(task, name, None)):
             raise TaskError(f"task {call}: it has no method '{name}' (docs/tasks.md)")

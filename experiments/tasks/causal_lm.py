@@ -13,6 +13,7 @@ from torch.nn import functional
 from experiments.pipeline.builtin import text
 from experiments.pipeline.pipeline import Item
 from experiments.tasks.builtin import IGNORED, evaluating, logits_of, mean, perplexity, stack
+from experiments.tasks.errors import TaskError
 from experiments.tasks.language import TextTask, build_text_model, stack_tokens
 from experiments.tasks.saving import load_weights
 from experiments.tasks.settings import CausalLm, read_settings
@@ -66,10 +67,26 @@ class CausalLmTask(TextTask):
         return total, (labels != IGNORED).sum()
 
 
+@torch.no_grad()
+def _check_causal(model: Any) -> None:
+    """Raise TaskError if a token changes what is predicted before it, as in BERT unless it is made a decoder."""
+    tokens = torch.arange(8).reshape(2, 4) % model.config.vocab_size
+    tokens[1, :3] = tokens[0, :3]
+    training = model.training
+    logits = logits_of(model.eval()(input_ids=tokens))[:, :3]
+    model.train(training)
+    if not torch.allclose(logits[0], logits[1], rtol=1e-4, atol=1e-5):
+        raise TaskError(
+            f"config: a model of type {model.config.model_type} sees the tokens that it shall predict; add is_decoder: true, "
+            "or use another type, such as gpt2 or llama"
+        )
+
+
 def build(config: Mapping[str, Any], seed: int) -> CausalLmTask:
     """Build the task from its settings (`settings.CausalLm`). Raises TaskError, PipelineError."""
     settings = cast(CausalLm, read_settings(TASK, config))
     model = build_text_model(TASK, settings, seed)
+    _check_causal(model)
     pipeline = text.lm_pipeline(settings.tokenizer, settings.sequence_length)
     task = CausalLmTask(TASK, settings, model, (pipeline, pipeline))
     if settings.weights:

@@ -64,7 +64,11 @@ def build_text_model(task: str, settings: TextSettings, seed: int) -> nn.Module:
             source = SMALL[name] if name else settings.config
             assert source is not None  # read_settings: one of the two is given
             _check_pad(tokenizer, read_config(source), ids)
-            model = build_from_config(task, source, {"vocab_size": tokenizer.size, **ids})
+            # a config's own ids of start and end are those of another tokenizer
+            fixed = {key: value for key, value in ids.items() if key != "pad_token_id"}
+            if task == "speech-recognition":
+                fixed |= {"suppress_tokens": None, "forced_decoder_ids": None}
+            model = build_from_config(task, source, {"vocab_size": tokenizer.size, **ids}, fixed)
     if settings.gradient_checkpointing:
         enable_gradient_checkpointing(name or "this type of model", model)
     _check_vocabulary(tokenizer, model)

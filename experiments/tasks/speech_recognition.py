@@ -54,8 +54,11 @@ class SpeechRecognitionTask(TextTask):
             for batch in batches:
                 part, count = self._sums(batch)
                 loss, tokens = loss + float(part), tokens + int(count)
-                for reference, decoded in zip(batch["labels"], self.decode(batch["audio"]), strict=True):
-                    errors, length = word_errors(self._words(reference[reference != IGNORED]), decoded)
+                end = self.tokenizer.token_id("eos")
+                for labels, decoded in zip(batch["labels"], self.decode(batch["audio"]), strict=True):
+                    # the end need not be marked as special in the tokenizer
+                    reference = labels[(labels != IGNORED) & (labels != end)]
+                    errors, length = word_errors(self._words(reference), decoded)
                     wrong, words = wrong + errors, words + length
         figures = {"loss": mean(loss, tokens, "tokens")}
         return {**figures, "wer": wrong / words} if words else figures

@@ -81,13 +81,16 @@ def read_config(source: str | Mapping[str, Any]) -> dict[str, Any]:
 
 
 def build_from_config(
-    task: str, source: str | Mapping[str, Any], defaults: Mapping[str, Any] | None = None
+    task: str,
+    source: str | Mapping[str, Any],
+    defaults: Mapping[str, Any] | None = None,
+    fixed: Mapping[str, Any] | None = None,
 ) -> nn.Module:
     """Build the model of a config.json for a built-in task, in float32, from torch's global generator.
 
-    `defaults` are values of keys that the config does not have. An unknown key is refused if `source` is a mapping; a
-    file may have keys of other versions of transformers. Raises TaskError, in one sentence, for a config that transformers
-    rejects and for a type of model that cannot do the task.
+    `defaults` are values of keys that the config does not have, `fixed` replace those that it has. An unknown key is refused
+    if `source` is a mapping; a file may have keys of other versions of transformers. Raises TaskError, in one sentence, for
+    a config that transformers rejects and for a type of model that cannot do the task.
     """
     import transformers
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
@@ -115,7 +118,7 @@ def build_from_config(
     for key in ("torch_dtype", "dtype"):  # precision is the experiment's matter
         given.pop(key, None)
     try:
-        config = CONFIG_MAPPING[kind](**{**(defaults or {}), **given})
+        config = CONFIG_MAPPING[kind](**{**(defaults or {}), **given, **(fixed or {})})
         model = auto.from_config(config, dtype=torch.float32, trust_remote_code=False)
     except Exception as error:
         reason = " ".join(str(error).split())

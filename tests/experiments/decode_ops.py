@@ -26,6 +26,14 @@ def die(data: bytes) -> Any:
     os._exit(7)
 
 
+def leave(data: bytes) -> Any:
+    raise SystemExit(3)
+
+
+def too_large(data: bytes) -> Any:
+    raise MemoryError
+
+
 def process_id(data: bytes) -> int:
     time.sleep(0.01)
     return os.getpid()

@@ -36,7 +36,13 @@ class BadSamples:
         self._first: BadSampleError | None = None
         self._reported = 0
         self._any_good = False
-        self.count = 0
+        self._read = 0  # bad samples, those of later passes included
+        self._seen: set[tuple[str, str]] = set()  # shard and key
+
+    @property
+    def count(self) -> int:
+        """Bad samples so far; one that is bad in each pass over the data counts once."""
+        return len(self._seen)
 
     def good(self) -> None:
         """Note a sample that could be decoded."""
@@ -46,9 +52,10 @@ class BadSamples:
         """Count a bad sample. Raises `error` if bad samples are not skipped, PipelineError if all samples are bad."""
         if not self._skip:
             raise error
-        self.count += 1
+        self._read += 1
+        self._seen.add((error.shard, error.key))
         self._first = self._first or error
-        if self.count >= _ALL_BAD:
+        if self._read >= _ALL_BAD:
             self.check_any_good()
         if self.count >= self._reported + _REPORT_EVERY:
             self.report()
@@ -57,7 +64,7 @@ class BadSamples:
         """Raise PipelineError if there was no good sample so far."""
         if not self._any_good:
             raise PipelineError(
-                f"the first {self.count} {self._what} are all bad, so the pipeline does not fit the data; "
+                f"the first {self._read} {self._what} are all bad, so the pipeline does not fit the data; "
                 f"the first of them: {self._first}"
             )
 

@@ -14,6 +14,7 @@ from cloud.storage.counter import ByteCounter
 from cloud.storage.opener import ShardOpener
 from cloud.storage.shares import shards_for
 from experiments.peer.config import PeerConfig
+from experiments.pipeline.errors import PipelineError, describe_error
 
 _T = TypeVar("_T", covariant=True)
 _AHEAD = 4  # batches
@@ -96,6 +97,10 @@ class Batches(Generic[_T]):
                 item: _T | Exception = self._source.next_batch(self._samples)
             except Exception as error:  # noqa: BLE001 - raised in the training thread
                 item = error
+            except BaseException as error:  # noqa: BLE001 - sys.exit() of the user's code would only end this thread
+                item = PipelineError(
+                    f"reading samples ended: {describe_error(error)}; remove what ends the process"
+                )
             while not self._ended.is_set():
                 try:
                     self._ready.put(item, timeout=0.2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import os
 import pickle
 import queue
 from collections import deque
@@ -20,7 +21,7 @@ from torch.utils.data import DataLoader, Dataset
 from cloud.storage.samples import Sample
 from experiments.peer.config import PeerConfigError
 from experiments.peer.processes import die_with_parent
-from experiments.pipeline.errors import BadSampleError, PipelineError
+from experiments.pipeline.errors import BadSampleError, PipelineError, describe_error
 from experiments.pipeline.pipeline import Item, Pipeline
 
 _CHUNK_SAMPLES = 8  # sent to a process at a time
@@ -137,8 +138,12 @@ class _Chunks(Dataset[bytes]):
         """Pickled here, since an error of the DataLoader's own pickling would be lost in its thread."""
         try:
             return pickle.dumps([self._decoder(read) for read in index], pickle.HIGHEST_PROTOCOL)
-        except PipelineError as error:
+        except (PipelineError, MemoryError, OSError) as error:
             return pickle.dumps(error)
+        except SystemExit as error:
+            return pickle.dumps(
+                PipelineError(f"pipeline {self._decoder.pipeline.name}: {describe_error(error)}")
+            )
         except Exception as error:  # noqa: BLE001 - raised in the peer
             name = self._decoder.pipeline.name
             text = (
@@ -159,7 +164,7 @@ def _in_processes(reads: Iterator[Read], decoder: Decoder, workers: Workers) -> 
         collate_fn=cast(Any, _unchanged),
         # new programs, because a fork copies locks that Hivemind's threads may hold
         multiprocessing_context="spawn",
-        worker_init_fn=_in_worker,
+        worker_init_fn=partial(_in_worker, os.getpid()),
         generator=torch.Generator(),  # the default would draw from the model's random numbers
     )
     results: Any = iter(loader)
@@ -173,10 +178,10 @@ def _in_processes(reads: Iterator[Read], decoder: Decoder, workers: Workers) -> 
             except StopIteration:
                 return
             except RuntimeError as error:  # of the DataLoader
-                raise WorkerEndedError(
-                    f"a process that decodes samples ended ({error}); the machine may have too little memory: "
-                    "lower data.workers.count"
-                ) from error
+                raise _ended(str(error)) from error
+            # torch notices a dead process only while no other one delivers, and would wait for its samples forever
+            if dead := [worker.pid for worker in results._workers if not worker.is_alive()]:
+                raise _ended(f"process {dead[0]} is gone")
             found = pickle.loads(data)
             if isinstance(found, Exception):
                 raise found
@@ -184,6 +189,12 @@ def _in_processes(reads: Iterator[Read], decoder: Decoder, workers: Workers) -> 
     finally:
         atexit.unregister(at_exit)
         del results  # ends the processes, also if the traceback of an error keeps this frame
+
+
+def _ended(why: str) -> WorkerEndedError:
+    return WorkerEndedError(
+        f"a process that decodes samples ended ({why}); the machine may have too little memory: lower data.workers.count"
+    )
 
 
 def _kill(workers: Iterable[BaseProcess]) -> None:
@@ -195,5 +206,5 @@ def _unchanged(data: bytes) -> bytes:
     return data
 
 
-def _in_worker(_number: int) -> None:
-    die_with_parent()
+def _in_worker(parent: int, _number: int) -> None:
+    die_with_parent(parent)

@@ -157,12 +157,13 @@ class Trainer:
         with clock.phase("forward"), self.padding.to(config.forward_s):
             loss = self.task.loss(batch)
             self.task.wait()
-        with clock.phase("backward"), self.padding.to(config.backward_s):
-            # Hivemind divides by its number of steps, each of which is `coalesce` accelerator steps
-            self.task.backward(loss / config.coalesce)
-            self.task.wait()
             value = float(loss.detach())
-        self.task.check_loss(value, loaded.samples)
+        finite = self.task.check_loss(value, loaded.samples)
+        with clock.phase("backward"), self.padding.to(config.backward_s):
+            if finite:  # other gradients would be averaged into all peers
+                # Hivemind divides by its number of steps, each of which is `coalesce` accelerator steps
+                self.task.backward(loss / config.coalesce)
+            self.task.wait()
         return value
 
     def _limit_reached(self) -> bool:

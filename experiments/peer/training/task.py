@@ -137,11 +137,14 @@ class TaskRunner:
         with self._explained("the backward pass"):
             loss.backward()
 
-    def check_loss(self, loss: float, samples: Sequence[tuple[str, str]]) -> None:
-        """Raise TaskError after `_BAD_LOSSES` losses in a row that are not finite. `samples`: (shard, key) of the batch."""
+    def check_loss(self, loss: float, samples: Sequence[tuple[str, str]]) -> bool:
+        """Whether the loss is finite. Raises TaskError after `_BAD_LOSSES` in a row that are not.
+
+        `samples`: (shard, key) of the batch.
+        """
         if math.isfinite(loss):
             self._bad_in_a_row, self._bad_losses = 0, []
-            return
+            return True
         self._bad_in_a_row += 1
         self._bad_losses += samples
         _log.warning("a loss of %s with samples %s", loss, ", ".join(f"{s} {k}" for s, k in samples))
@@ -153,6 +156,7 @@ class TaskRunner:
                 f"with samples {named}{f' and {more} others (all in peer.log)' if more > 0 else ''}; "
                 "lower optimizer.lr, or correct the loss or these samples"
             )
+        return False
 
     def wait(self) -> None:
         """Wait for the accelerator, so that queued work is timed in the phase that issued it."""

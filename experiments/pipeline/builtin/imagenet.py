@@ -128,6 +128,8 @@ def decode(data: bytes, mode: str) -> Image:
             return image.convert(mode)
     except UnidentifiedImageError as error:
         raise BadValueError("the image is in no format that Pillow knows") from error
+    except MemoryError:
+        raise
     except Exception as error:  # Pillow's decoders raise many types
         raise BadValueError(f"the image cannot be decoded ({error})") from error
 

@@ -232,3 +232,61 @@ def test_bad_sources_say_what_to_do(tmp_path, name, content, options, sentence):
         path = tmp_path / "d"
     with pytest.raises(DataSourceError, match=sentence):
         packed(path, **options)
+
+
+def test_another_source_of_the_same_name_is_another_data_set(tmp_path):
+    for language, words in (("en", "one\ntwo\n"), ("de", "eins\nzwei\n")):
+        put(tmp_path / language / "train.csv", f"text\n{words}")
+    english, german = (packed(tmp_path / language / "train.csv")[1].content for language in ("en", "de"))
+    assert english != german
+    assert packed(tmp_path / "en" / "train.csv")[1].content == english
+
+
+def test_hidden_folders_are_left_out(tmp_path):
+    for name in ("cat/a.jpg", "cat/.thumbnails/a.jpg", ".ipynb_checkpoints/x.jpg"):
+        put(tmp_path / name, picture())
+    found, source = packed(tmp_path)
+    assert (list(found), source.classes) == (["cat/a"], ["cat"])
+
+
+def test_a_training_folder_alone_is_the_source(tmp_path):
+    for name in ("train/cat/a.jpg", "train/dog/b.jpg"):
+        put(tmp_path / name, picture())
+    found, source = packed(tmp_path)
+    assert (sorted(found), source.classes) == (["cat/a", "dog/b"], ["cat", "dog"])
+    (tmp_path / "train").rename(tmp_path / "training")
+    with pytest.raises(
+        DataSourceError, match="folders training, which are splits and no classes; name them train"
+    ):
+        packed(tmp_path)
+
+
+def test_labels_with_a_point_are_whole_numbers(tmp_path):
+    put(tmp_path / "t.csv", "text,label\na,0.0\nb,10.0\nc,2\n")
+    found, source = packed(tmp_path / "t.csv")
+    assert source.classes is None
+    assert sorted(r.members["cls"] for r in found.values()) == [b"0", b"10", b"2"]
+    put(tmp_path / "t.csv", "text,label\na,0.5\nb,1\n")
+    with pytest.raises(DataSourceError, match=r"has the label 0\.5, and labels are whole numbers or names"):
+        packed(tmp_path / "t.csv")
+
+
+def test_of_several_held_out_tables_one_is_used(tmp_path):
+    for name in ("train", "validation", "test"):
+        put(tmp_path / f"{name}.csv", f"text\n{name}\n")
+    found, _ = packed(tmp_path)
+    assert {r.members["txt"] for r in found.values()} == {b"train", b"validation"}
+    put(tmp_path / "extra.csv", "text\nx\n")
+    with pytest.raises(
+        DataSourceError, match=r"with and without the name of a split: extra\.csv \(no split\)"
+    ):
+        packed(tmp_path)
+
+
+def test_rows_without_key_and_texts_that_cannot_be_stored(tmp_path):
+    put(tmp_path / "t.jsonl", '{"id": 1, "text": "a"}\n{"text": "b"}\n')
+    with pytest.raises(DataSourceError, match="row 2: the key column 'id' is empty"):
+        packed(tmp_path / "t.jsonl", key="id")
+    put(tmp_path / "t.jsonl", '{"text": "a"}\n{"text": "\\ud800"}\n')
+    found, source = packed(tmp_path / "t.jsonl", skip=True)
+    assert len(found) == len(source.bad) == 1

@@ -338,6 +338,21 @@ def test_a_vm_gets_every_package_that_its_program_imports():
     assert lacking == set()
 
 
+def test_no_file_of_a_task_may_replace_a_package_of_the_peer():
+    from importlib.metadata import packages_distributions
+
+    from packaging.utils import canonicalize_name
+
+    from experiments.parse.task_files import _RESERVED
+
+    pins = {line.split("==")[0] for line in requirements().splitlines()}
+    provided = packages_distributions().items()
+    modules = {module for module, names in provided if pins.intersection(map(canonicalize_name, names))}
+    assert len(modules) > 50
+    named = {module for module in modules if module.isidentifier() and not module.startswith("_")}
+    assert named - _RESERVED == set()
+
+
 @pytest.mark.parametrize(("accelerator", "gpu"), [("T4:1", "GPU=T4"), ("CPU:4", "GPU=no")])
 def test_the_script_is_bash_and_looks_for_a_gpu_where_there_should_be_one(accelerator: str, gpu: str):
     made = request(offer=replace(request().offer, accelerator=accelerator), max_life_s=3600.0)

@@ -14,6 +14,7 @@ from experiments.parse import task_files
 from experiments.parse.load import from_document, load, to_document
 from experiments.parse.task_files import TaskFilesError, module_on_peer, placed, shipped_files
 from experiments.schema.errors import SpecError
+from experiments.schema.requirements import RequirementError, parse_requirement
 from experiments.tasks.build import BUILT_IN
 from experiments.tasks.settings import SETTINGS
 
@@ -219,3 +220,23 @@ def test_facts_are_kept_and_checked(folder: Path):
     document["swarm"]["compression"] = "powersgd:4"
     with pytest.raises(SpecError, match="sends 10 of the task's 10 values"):
         from_document(document)
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("pkg @ https://user:secret@h/x-1-py3-none-any.whl", "the URL of pkg has a user or password"),
+        ("pkg @ file:///home/me/pkg-1-py3-none-any.whl", "give the path of its wheel instead of a URL"),
+        ("x @ https://a/b\n--pre", "a requirement has a control character"),
+    ],
+)
+def test_requirements_that_no_vm_should_get_are_refused(line: str, sentence: str):
+    with pytest.raises(RequirementError, match=sentence):
+        parse_requirement(line)
+
+
+@pytest.mark.parametrize("path", ["~nobody-here/x.py", "x" * 300 + ".py"])
+def test_paths_that_cannot_be_read_are_problems_of_the_file(folder: Path, path: str):
+    (found,) = problems(folder, f"task: {{python: my_task.py:build}}\ncode: ['{path}']\n")
+    assert found[1].startswith("code")
+    assert "secret" not in found[2]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -152,3 +153,34 @@ def test_the_defaults_are_of_every_task_with_a_tokenizer() -> None:
     assert {name for name, kind in SETTINGS.items() if "tokenizer" in kind.model_fields} == {
         "masked-lm", "causal-lm", "speech-recognition",
     }  # fmt: skip
+
+
+def test_models_that_see_what_they_shall_predict_are_refused(tokenizer: str) -> None:
+    settings = {"tokenizer": tokenizer, "config": SMALL_BERT, "sequence_length": 16}
+    with pytest.raises(
+        TaskError, match="a model of type bert sees the tokens that it shall predict; add is_decoder"
+    ):
+        build(BUILT_IN["causal-lm"], settings, 1)
+    build(BUILT_IN["causal-lm"], {**settings, "config": {**SMALL_BERT, "is_decoder": True}}, 1)
+
+
+def test_the_ids_of_start_and_end_are_the_tokenizers(tokenizer: str) -> None:
+    config = {**SMALL_LLAMA, "bos_token_id": 66, "eos_token_id": 67}
+    task = build(BUILT_IN["causal-lm"], {"tokenizer": tokenizer, "config": config, "sequence_length": 16}, 1)
+    made: Any = task.model.config
+    assert (made.bos_token_id, made.eos_token_id) == (0, 2)  # <s> and </s> of the tokenizer
+
+
+def test_a_held_out_pipeline_must_be_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tests.experiments import small_task
+
+    monkeypatch.setattr(small_task, "given", small_task.build, raising=False)
+
+    def wrong(config: Any, seed: int) -> Any:
+        task = small_task.given(config, seed)
+        task.heldout_pipeline = "my_task.py:PIPELINE"
+        return task
+
+    monkeypatch.setattr(small_task, "wrong", wrong, raising=False)
+    with pytest.raises(TaskError, match="its 'heldout_pipeline' is not a Pipeline"):
+        build("tests.experiments.small_task:wrong", {}, 1)

@@ -86,7 +86,7 @@ def run(epochs: list[EpochRecord], on_round: Callable[[], None] | None = None) -
     weight = torch.nn.Parameter(torch.zeros(1))
     task = SimpleNamespace(
         move=lambda batch: batch, loss=lambda _: (weight * weight).sum(), backward=torch.Tensor.backward,
-        check_loss=lambda *_: None, wait=lambda: None, ran="toy",
+        check_loss=lambda *_: True, wait=lambda: None, ran="toy",
     )  # fmt: skip
     config = SimpleNamespace(
         max_epochs=3, samples_limit=None, vm="r-a-0", coalesce=1, batch_size=BATCH, forward_s=0.002, backward_s=0.004

@@ -121,9 +121,9 @@ def test_losses_that_are_not_finite_end_the_run_after_three_in_a_row() -> None:
     runner = runner_of(settings={"fails": "nan"})
     loss = float(loss_of(runner).detach())
     for good in (0.5, 0.4):
-        runner.check_loss(loss, KEYS)
-        runner.check_loss(float("inf"), KEYS)
-        runner.check_loss(good, KEYS)
+        assert not runner.check_loss(loss, KEYS)  # and so its gradient is not added
+        assert not runner.check_loss(float("inf"), KEYS)
+        assert runner.check_loss(good, KEYS)
     runner.check_loss(loss, KEYS[:1])
     runner.check_loss(loss, KEYS[1:2])
     with pytest.raises(
