@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import get_args
 
 import pytest
 
@@ -16,6 +15,7 @@ from cloud.targets import SKY
 from experiments.catalog import models
 from experiments.schema.models import Data
 from orchestrator.cli.app import run
+from orchestrator.launch.local_store import READABLE
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("orch", "orchestrator", "experiments", "cloud", "metrics", "analysis")
@@ -296,8 +296,8 @@ def test_there_is_one_install_line():
 def test_what_the_readme_says_orch_does_not_do_is_still_so():
     readme = (ROOT / "README.md").read_text()
     box = re.sub(r"\n>? *", " ", readme.partition("## What orch does not do\n\n")[2].partition("\n\n")[0])
-    assert "the shards hold images of digits. RoBERTa and Whisper can be emulated, not trained." in box
-    assert get_args(Data.model_fields["dataset"].annotation) == ("digits",)
+    assert "RoBERTa and Whisper are emulated there, or trained as a `task`" in box
+    assert READABLE["image-classification"][0] == Data.model_fields["dataset"].default == "digits"
     untrained = [name for name, model in models().items() if model.kind not in ("vision", "digits")]
     assert untrained
     assert all(name.startswith(("RoBERTa", "Whisper")) for name in untrained)
