@@ -12,8 +12,10 @@ import pytest
 
 from cloud.local.options import LocalOptions
 from cloud.targets import SKY
-from experiments.schema.models import Optimizer, Swarm
+from experiments.catalog import models
+from experiments.schema.models import Data, Optimizer, Swarm
 from orchestrator.cli.app import run
+from orchestrator.launch.local_store import READABLE
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("orch", "orchestrator", "experiments", "cloud", "metrics", "analysis")
@@ -296,6 +298,11 @@ def test_what_the_readme_says_orch_does_not_do_is_still_so():
     box = re.sub(r"\n>? *", " ", readme.partition("## What orch does not do\n\n")[2].partition("\n\n")[0])
     assert "*Mixed precision and schedules.*" in box
     assert not {"precision", "schedule"} & {*Swarm.model_fields, *Optimizer.model_fields}
+    assert "RoBERTa and Whisper are emulated there, or trained as a `task`" in box
+    assert READABLE["image-classification"][0] == Data.model_fields["dataset"].default == "digits"
+    untrained = [name for name, model in models().items() if model.kind not in ("vision", "digits")]
+    assert untrained
+    assert all(name.startswith(("RoBERTa", "Whisper")) for name in untrained)
     assert "*Keep checkpoints.*" in box
     peer = [path.read_text() for path in (ROOT / "experiments" / "peer").rglob("*.py")]
     assert peer

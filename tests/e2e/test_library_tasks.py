@@ -19,8 +19,8 @@ from experiments.parse.load import find
 from metrics.store.database import RunStore
 
 SEQUENCE = 128  # tokens of a text that small-gpt2 reads; the default of the task
-LM = ("swarm.target_batch_size=64", "measure.epochs=59")
-GLYPHS = ("measure.epochs=19",)
+LM = ("swarm.target_batch_size=64", "swarm.matchmaking_time_s=1", "measure.epochs=69")
+GLYPHS = ("measure.epochs=79",)
 GLYPH_SHARDS = 16
 
 
@@ -62,12 +62,12 @@ def test_stdlib_lm_2_predicts_text_better_than_a_trigram_model(clean_home: Path)
     texts = [as_read(r.members["txt"], tokenizer) for r in heldout]
     trigram = ByteTrigram([r.members["txt"] for r in train]).nats_per_byte(texts)
     folder, _ = launched(clean_home, "stdlib-lm-2", *LM)
-    found = evaluations(folder, 60)
+    found = evaluations(folder, 70)
     assert {e["samples"] for e in found} == {len(heldout)}
     reached = [e["metrics"]["nats_per_byte"] for e in found]
     assert reached[0] == pytest.approx(reached[1], rel=0.01), "the peers have different models"
     assert max(reached) < trigram
-    assert 1.6 < trigram < 1.9  # measured with Python 3.11: 1.76
+    assert 1.6 < trigram < 1.9  # measured with Python 3.11: 1.72
 
 
 def as_read(text: bytes, tokenizer: Tokenizer) -> bytes:
@@ -84,7 +84,7 @@ def test_glyphs_2_recognises_characters_better_than_a_linear_classifier(clean_ho
     train, heldout = records("glyphs", GLYPH_SHARDS)
     linear = linear_accuracy(train, heldout)
     folder, summary = launched(clean_home, "glyphs-2", *GLYPHS)
-    found = evaluations(folder, 20)
+    found = evaluations(folder, 80)
     assert {e["samples"] for e in found} == {len(heldout)}
     assert summary["accuracy"] == pytest.approx(sum(e["accuracy"] for e in found) / 2)
     assert summary["accuracy"] >= linear + 0.05

@@ -115,7 +115,9 @@ def test_pack_a_folder(store, orch, tmp_path):
     assert index["made"]["classes"] == ["c0", "c1"]
     assert orch("check", "s3://data/p")[0] == 0
     (folder / "c0" / "bad.jpg").write_bytes(b"no")
-    code, _, err = orch("pack", folder, "s3://data/p", "--shard-size", "20kB", "--heldout", "0.3")
+    again = ("pack", folder, "s3://data/p", "--shard-size", "20kB", "--heldout", "0.3")
+    assert "has another data set (content" in orch(*again)[2]
+    code, _, err = orch(*again, "--replace")
     assert code == 2
     assert "bad.jpg: the jpg cannot be decoded" in err
     code, _, err = orch("pack", folder, "s3://data/p", "--bad-samples", "skip", "--replace")
