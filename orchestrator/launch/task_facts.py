@@ -138,7 +138,11 @@ def _described(spec: ExperimentSpec, code: TaskCode, folder: Path) -> dict[str, 
             text=True,
             errors="replace",
             cwd=folder,
-            env={**environment, "CUDA_VISIBLE_DEVICES": ""},
+            env={
+                **environment,
+                "CUDA_VISIBLE_DEVICES": "",
+                "TMPDIR": str(folder),
+            },  # torch leaves a folder there
             timeout=_BUILD_S,
             check=False,
         )
