@@ -172,7 +172,11 @@ def _described(
             text=True,
             errors="replace",
             cwd=folder,
-            env={**environment, "CUDA_VISIBLE_DEVICES": ""},
+            env={
+                **environment,
+                "CUDA_VISIBLE_DEVICES": "",
+                "TMPDIR": str(folder),
+            },  # torch leaves a folder there
             timeout=_BUILD_S,
             check=False,
         )
