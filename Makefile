@@ -31,7 +31,7 @@ test: $(STAMP) ## lint, and every test that runs on one machine
 	@$(BIN)/ruff check --quiet . && $(BIN)/ruff format --check --quiet . # a second: refused now, not in 20 minutes
 	@$(IDLE) $(MAKE) --no-print-directory lint test-no-processes > build/test-no-processes.log 2>&1 & \
 	idle=$$!; trap 'kill $$idle; wait $$idle; exit 130' INT TERM; \
-	$(BIN)/python -m pytest -q -m 'processes or e2e'; processes=$$?; \
+	$(BIN)/python -m pytest -q -m '(processes or e2e) and not soak'; processes=$$?; \
 	echo "lint and the tests that start no processes (build/test-no-processes.log):"; \
 	wait $$idle; others=$$?; cat build/test-no-processes.log; exit $$((processes ? processes : others))
 

@@ -55,6 +55,7 @@ def records(dataset: str, shards: int = 0) -> tuple[list[Record], list[Record]]:
 
 
 @pytest.mark.e2e
+@pytest.mark.soak
 @pytest.mark.timeout(540)
 def test_stdlib_lm_2_predicts_text_better_than_a_trigram_model(clean_home: Path):
     train, heldout = records("stdlib")
@@ -79,6 +80,7 @@ def as_read(text: bytes, tokenizer: Tokenizer) -> bytes:
 
 
 @pytest.mark.e2e
+@pytest.mark.soak
 @pytest.mark.timeout(480)
 def test_glyphs_2_recognises_characters_better_than_a_linear_classifier(clean_home: Path):
     train, heldout = records("glyphs", GLYPH_SHARDS)
