@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import tarfile
 from typing import Any
 
 import pytest
@@ -24,8 +25,6 @@ class Store:
 
 
 def shard(samples: int, size: int) -> bytes:
-    import tarfile
-
     made = {f"dir/{n:04d}": {"jpg": bytes(size), "cls.txt": b"7"} for n in range(samples)}
     return make_tar(made, style=tarfile.USTAR_FORMAT)
 
@@ -38,6 +37,11 @@ def test_a_whole_shard():
 @pytest.mark.parametrize("read", [3 * 4 * 512 + extra for extra in (0, 100, 600, 1100, 1600)])
 def test_a_sample_that_is_cut_does_not_count(read: int):
     assert bytes_per_sample("s3://b/a.tar", Store(shard(5, 500)), most_bytes=read) == 4 * 512
+
+
+def test_members_that_a_mac_adds_are_no_samples():
+    made = {"a": {"jpg": b"x"}, "._a": {"jpg": b"x"}, "b": {"jpg": b"x"}}
+    assert bytes_per_sample("s3://b/a.tar", Store(make_tar(made, style=tarfile.USTAR_FORMAT))) == 3 * 512
 
 
 @pytest.mark.parametrize("data", [b"", b"x" * 600, shard(3, 5000)[:2048]])

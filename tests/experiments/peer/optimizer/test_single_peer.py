@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import math
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -82,11 +84,19 @@ def test_it_steps_with_the_mean_gradient_of_the_target_batch():
     assert tracker.ended == 1
 
 
-def run(epochs: list[EpochRecord], on_round: Callable[[], None] | None = None) -> bool:
-    weight = torch.nn.Parameter(torch.zeros(1))
+def run(
+    epochs: list[EpochRecord],
+    on_round: Callable[[], None] | None = None,
+    weight: torch.nn.Parameter | None = None,
+    bad: Sequence[int] = (),
+) -> bool:
+    """Train (weight - 1) ^ 2; the losses of the steps `bad` are not finite."""
+    weight = torch.nn.Parameter(torch.zeros(1)) if weight is None else weight
+    steps = itertools.count()
     task = SimpleNamespace(
-        move=lambda batch: batch, loss=lambda _: (weight * weight).sum(), backward=torch.Tensor.backward,
-        check_loss=lambda *_: True, wait=lambda: None, ran="toy",
+        move=lambda batch: batch, backward=torch.Tensor.backward, wait=lambda: None, ran="toy",
+        loss=lambda _: ((weight - 1) * (math.nan if next(steps) in bad else 1) * (weight - 1)).sum(),
+        check_loss=lambda loss, _: math.isfinite(loss),
     )  # fmt: skip
     config = SimpleNamespace(
         max_epochs=3, samples_limit=None, vm="r-a-0", coalesce=1, batch_size=BATCH, forward_s=0.002, backward_s=0.004
@@ -97,6 +107,12 @@ def run(epochs: list[EpochRecord], on_round: Callable[[], None] | None = None) -
     return Trainer(
         cast(Any, config), cast(Any, task), plain, cast(Any, batches), dict, ByteCounter(), hooks, threading.Event()
     ).run()  # fmt: skip
+
+
+def test_the_gradient_of_a_loss_that_is_not_finite_is_not_added():
+    weight = torch.nn.Parameter(torch.zeros(1))
+    assert run([], weight=weight, bad=(0, 4))
+    assert 0 < weight.item() < 1
 
 
 def test_an_epoch_is_calculation_alone_and_its_communication_is_unknown():
