@@ -9,7 +9,7 @@ ratio of mean calculation to mean communication, has linearised values (the delt
 Losses are compared at the greatest count of samples at which both runs have a record, at most a tenth of the smaller
 target batch apart; they are never interpolated. Counts are of samples actually trained on.
 
-Figures on held-out data are those of the last evaluation of each run. Which value is better is told for names with a known
+Figures on held-out data are those of the last evaluation of each run. The better value is marked for names with a known
 meaning (`metrics.events.evaluation.LOWER_IS_BETTER`), if both runs were evaluated on the same samples.
 """
 

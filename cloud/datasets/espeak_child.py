@@ -20,7 +20,7 @@ def main(library: str, data: str, voice: str, speed: str, *words: str) -> int:
     if rate <= 0 or lib.espeak_SetVoiceByName(voice.encode()) != 0:
         sys.stderr.write(f"eSpeak NG has no data in {data} or no voice {voice}\n")
         return 1
-    # The library seeds its noise with the time, unless it is told a seed (from version 1.52 on).
+    # From version 1.52 on, the library accepts a seed for its noise; without one it uses the time.
     lib.espeak_ng_SetRandSeed(ctypes.c_long(_SEED))
     heard: list[bytes] = []
 

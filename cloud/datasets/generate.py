@@ -42,18 +42,19 @@ class Generated:
 def generate(
     dataset: str,
     train: int,
+    heldout: int | None = None,
     *,
     seed: int = 0,
     chunk_bytes: int = stdlib.CHUNK_BYTES,
     vocabulary: int = stdlib.VOCABULARY,
 ) -> Generated:
-    """Return a data set with `train` training samples and an eighth as many held-out ones.
+    """Return a data set with `train` training samples and `heldout` (an eighth as many) held-out ones.
 
     stdlib has all its texts instead, of at most `chunk_bytes`; `vocabulary` is that of the tokenizer that belongs to it
     (`stdlib.train_tokenizer`). Raises DataSourceError, also from the records, if this machine lacks something, and
     KeyError for another name.
     """
-    heldout = max(1, train // _HELDOUT_PART)
+    heldout = max(1, train // _HELDOUT_PART) if heldout is None else heldout
     if dataset == "glyphs":
         from cloud.datasets.glyphs import glyph_records, glyphs_made
 

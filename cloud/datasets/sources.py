@@ -230,7 +230,7 @@ def _images(path: Path) -> Source:
 
 
 def _audio(path: Path) -> Source:
-    """Sounds with the transcript in a .txt beside each, or in LibriSpeech's .trans.txt files."""
+    """Sounds, each with its transcript in a .txt file of the same name, or in LibriSpeech's .trans.txt files."""
     items: list[Item] = []
     ignored = 0
     for split, folder in _split_folders(path):
@@ -257,10 +257,10 @@ def _sound_and_text(file: Path, extension: str, listed: str | None) -> Callable[
     def read() -> Mapping[str, bytes]:
         words = listed
         if words is None:
-            beside = file.with_suffix(".txt")
-            if not beside.is_file():
-                raise DataSourceError(f"it has no transcript {beside.name} beside it")
-            words = _text(beside)
+            transcript = file.with_suffix(".txt")
+            if not transcript.is_file():
+                raise DataSourceError(f"its transcript {transcript.name} does not exist in the same folder")
+            words = _text(transcript)
         if not words.strip():
             raise DataSourceError("its transcript is empty")
         return {extension: file.read_bytes(), "txt": words.strip().encode("utf-8")}

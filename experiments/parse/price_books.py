@@ -1,4 +1,4 @@
-"""The price books of an experiment: CSV files are found beside the experiment's file and read once, to be checked."""
+"""The price books of an experiment: CSV files are found relative to the experiment's file, and read once to check them."""
 
 from __future__ import annotations
 

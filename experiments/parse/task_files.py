@@ -1,4 +1,4 @@
-"""The files that an experiment ships with its task: found beside the experiment's file, and checked.
+"""The files that an experiment ships with its task: found relative to the experiment's file, and checked.
 
 On the peers they lie in one folder, the first in which Python looks for modules. A file or folder of `code` has its own
 last name there; so has the task's file, unless it lies in a folder of `code`.

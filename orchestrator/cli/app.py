@@ -60,7 +60,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "export",
         "Compare a run's estimated cost with the provider's bill.",
     ),
-    "study": ("study", "Run studies, or draw several runs on one page."),
+    "study": ("study.group", "Run studies, or draw several runs on one page."),
     "compare": (
         "compare",
         "Compare runs with each other and with the published figures.",
@@ -89,7 +89,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "simulate",
         "Simulate days of a run in a second, with faults.",
     ),
-    "data": ("data", "Make, pack, check or serve data sets."),
+    "data": ("data.group", "Make, pack, check or serve data sets."),
     "net": ("net", "Measure the emulated network."),
 }
 

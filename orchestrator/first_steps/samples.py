@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
+from cloud.datasets.generate import generate
 from cloud.storage.shards import HELDOUT, TRAIN, Record
 from experiments.schema.models import ExperimentSpec
 from experiments.schema.shards import shard_urls
-from orchestrator.launch.secret_values import OWN_SECRET
+from orchestrator.launch.store_client import client_options, store_keys
 
 OpenShard = Callable[[str], BinaryIO]
 
-_KEYS = {
-    "access_key": "AWS_ACCESS_KEY_ID",
-    "secret_key": "AWS_SECRET_ACCESS_KEY",
-    "session_token": "AWS_SESSION_TOKEN",
-}
 _SILENT_S = 15.0  # without a byte from the store, after which a trial gives up
 
 
@@ -27,14 +22,14 @@ def samples_of(dataset: str, folder: Path, *, train: int, heldout: int, seed: in
     """Write the first samples of an embedded store's data set as one shard a split; returns the shards by split.
 
     `train`, `heldout`: numbers of samples; the store's first shard begins with the same ones. Digits have a fixed number
-    of held-out samples. Raises DataSourceError, ValueError for an unknown data set.
+    of held-out samples. Raises DataSourceError, KeyError for an unknown data set.
     """
     if dataset == "digits":
         from cloud.storage.digits import write_shards
 
         made = write_shards(folder, 1, samples_per_shard=train, seed=seed)
         return {TRAIN: folder / made.train[0], HELDOUT: folder / made.heldout[0]}
-    return _written(_records(dataset, train, heldout, seed), folder, {TRAIN: train, HELDOUT: heldout})
+    return _written(_first(dataset, {TRAIN: train, HELDOUT: heldout}, seed), folder, max(train, heldout))
 
 
 def open_store(spec: ExperimentSpec) -> OpenShard:
@@ -42,10 +37,8 @@ def open_store(spec: ExperimentSpec) -> OpenShard:
     from cloud.storage.client import ClientPerProcess
     from cloud.storage.opener import RetryPolicy, ShardOpener
 
-    keys = {
-        option: os.environ.get(OWN_SECRET + name) for option, name in _KEYS.items() if name in spec.secrets
-    }
-    client = ClientPerProcess(spec.data.endpoint, region=spec.data.region, **keys)
+    options = client_options(spec, store_keys(spec, os.environ))
+    client = ClientPerProcess(spec.data.endpoint, **options)
     return ShardOpener(client, endpoint=spec.data.endpoint, retry=RetryPolicy(deadline_s=_SILENT_S)).open
 
 
@@ -63,36 +56,19 @@ def first_shard(pattern: str) -> str:
     return shard_urls(pattern)[0]
 
 
-def _records(dataset: str, train: int, heldout: int, seed: int) -> Iterable[Record]:
-    match dataset:
-        case "glyphs":
-            from cloud.datasets.glyphs import glyph_records
-
-            return glyph_records(train, heldout, seed=seed)
-        case "photos":
-            from cloud.datasets.photos import photo_records
-
-            return photo_records(train, heldout, seed=seed)
-        case "speech":
-            from cloud.datasets.speech import speech_records
-
-            return speech_records(train, heldout, seed=seed)
-        case "stdlib":
-            from cloud.datasets.stdlib import stdlib_records
-
-            records = list(stdlib_records(seed=seed))
-            return [
-                record
-                for split, count in ((TRAIN, train), (HELDOUT, heldout))
-                for record in islice((r for r in records if r.split == split), count)
-            ]
-    raise ValueError(f"no data set is named {dataset!r}")
+def _first(dataset: str, most: Mapping[str, int], seed: int) -> Iterator[Record]:
+    """The first records of each split, at most `most` of them. stdlib has more."""
+    left = dict(most)
+    for record in generate(dataset, most[TRAIN], most[HELDOUT], seed=seed).records:
+        if left[record.split]:
+            left[record.split] -= 1
+            yield record
 
 
-def _written(records: Iterable[Record], folder: Path, most: dict[str, int]) -> dict[str, Path]:
+def _written(records: Iterable[Record], folder: Path, most: int) -> dict[str, Path]:
     from cloud.storage.shards import ShardWriter
 
-    writer = ShardWriter(folder, max_samples=max(most.values()))
+    writer = ShardWriter(folder, max_samples=most)
     shards = [shard for record in records for shard in writer.write(record)]
     shards += writer.close()
     return {shard.split: shard.path for shard in shards if shard.path is not None}

@@ -117,7 +117,7 @@ task:
     # Number of classes; labels are 0 to classes - 1.
     classes: 62
     # Height and width of the model's input in pixels.
-    image_size: 64
+    image_size: 32
 """
 _MASKED = f"""\
 # What is trained: a built-in task. Samples have a text (txt), of which the model predicts hidden tokens.
@@ -165,13 +165,13 @@ task:
 
 _CONTENTS = {
     TaskKind.image_classification: _Content(
-        "classification of images", _IMAGES, "glyphs", 512, 32, 0.002, 20
+        "classification of images", _IMAGES, "glyphs", 768, 32, 0.001, 20
     ),
     TaskKind.masked_lm: _Content(
-        "a masked language model", _MASKED, "stdlib", 128, 16, 0.004, 10, {_TOKENIZER_FILE: _stdlib_tokenizer}
+        "a masked language model", _MASKED, "stdlib", 128, 16, 0.001, 10, {_TOKENIZER_FILE: _stdlib_tokenizer}
     ),
     TaskKind.causal_lm: _Content(
-        "a language model", _CAUSAL, "stdlib", 128, 16, 0.004, 10, {_TOKENIZER_FILE: _stdlib_tokenizer}
+        "a language model", _CAUSAL, "stdlib", 128, 16, 0.001, 10, {_TOKENIZER_FILE: _stdlib_tokenizer}
     ),
     TaskKind.speech_recognition: _Content(
         "recognition of speech", _SPEECH, "speech", 128, 8, 0.001, 10, {_TOKENIZER_FILE: _speech_tokenizer}

@@ -20,6 +20,7 @@ from orchestrator.launch.obstacles import refusal
 from orchestrator.launch.plan_run import RunPlan
 from orchestrator.launch.rent_checks import STORE_KEYS, aws_buckets, has_aws_places
 from orchestrator.launch.secret_values import secret_values
+from orchestrator.launch.store_client import store_client
 
 _CONNECT_S = 5.0
 _PRIVATE = "or, if only the VMs {}, set data.private: true to skip this check"
@@ -52,28 +53,14 @@ def preflight(plan: RunPlan, home: Path) -> None:
         return
     check_memory(spec.peer_count, LocalOptions().peer_memory_bytes, available_memory())
     if spec.data.endpoint:
-        _check_data(spec)
+        _check_data(spec, {})
 
 
-def _check_data(
-    spec: ExperimentSpec,
-    access_key: str | None = None,
-    secret_key: str | None = None,
-    session_token: str | None = None,
-) -> None:
+def _check_data(spec: ExperimentSpec, keys: Mapping[str, str]) -> None:
     """Check all shards, with these keys or those that boto3 finds. Raises StorageError."""
     from cloud.storage.check import check_shards
-    from cloud.storage.client import make_client
 
-    client = make_client(
-        spec.data.endpoint,
-        region=spec.data.region,
-        access_key=access_key,
-        secret_key=secret_key,
-        session_token=session_token,
-        connect_timeout_s=_CONNECT_S,
-        attempts=2,
-    )
+    client = store_client(spec, keys, attempts=2)
     for pattern in (spec.data.shards, spec.data.heldout):
         if pattern:
             check_shards(shard_urls(pattern), client, endpoint=spec.data.endpoint)
@@ -83,14 +70,12 @@ def _check_rented_data(spec: ExperimentSpec, values: Mapping[str, str]) -> None:
     """Check the shards with the keys that the VMs will use, or with the user's own if the VMs use a role."""
     from cloud.storage.errors import StoreRefusedError, StoreUnreachableError
 
-    access_key, secret_key = (values.get(name) for name in STORE_KEYS)
-    session_token = values.get("AWS_SESSION_TOKEN") if access_key else None
     try:
-        _check_data(spec, access_key, secret_key, session_token)
+        _check_data(spec, values)
     except StoreUnreachableError as error:
         raise StoreUnreachableError(f"{error}; {_PRIVATE.format('can reach it')}") from error
     except StoreRefusedError as error:
-        if access_key:
+        if STORE_KEYS[0] in values:
             raise StoreRefusedError(
                 f"{error}: for the VMs under the experiment's secrets, here as ORCH_SECRET_AWS_ACCESS_KEY_ID and "
                 "ORCH_SECRET_AWS_SECRET_ACCESS_KEY"

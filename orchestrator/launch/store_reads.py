@@ -6,16 +6,13 @@ import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from cloud.targets import TARGETS
 from experiments.schema.models import ExperimentSpec
 from experiments.schema.shards import shard_urls
 from orchestrator.launch.obstacles import ObstacleCode
-from orchestrator.launch.rent_checks import STORE_KEYS, rent_obstacles
-from orchestrator.launch.secret_values import OWN_SECRET
-
-_CONNECT_S = 5.0
+from orchestrator.launch.rent_checks import rent_obstacles
+from orchestrator.launch.store_client import store_client, store_keys
 
 
 def with_measured_samples(
@@ -46,7 +43,8 @@ def fetch(spec: ExperimentSpec, url: str, file: Path, environ: Mapping[str, str]
 
     place, endpoint = S3Url.parse(url), spec.data.endpoint
     with storage_errors(endpoint, place.bucket, place.key):
-        stored = _client(spec, environ).get_object(Bucket=place.bucket, Key=place.key)["Body"]
+        client = store_client(spec, store_keys(spec, environ), attempts=1)
+        stored = client.get_object(Bucket=place.bucket, Key=place.key)["Body"]
         with stored, file.open("wb") as copy:
             shutil.copyfileobj(stored, copy, 1 << 20)
 
@@ -58,26 +56,7 @@ def _measured(spec: ExperimentSpec, environ: Mapping[str, str]) -> float | None:
     from cloud.storage.sample_size import bytes_per_sample
 
     try:
-        client = _client(spec, environ)
+        client = store_client(spec, store_keys(spec, environ), attempts=1)
         return bytes_per_sample(shard_urls(spec.data.shards)[0], client, endpoint=spec.data.endpoint)
     except (StorageError, BotoCoreError, OSError):
         return None
-
-
-def _client(spec: ExperimentSpec, environ: Mapping[str, str]) -> Any:
-    """A client of the store with the experiment's secrets, or else with boto3's own credentials."""
-    from cloud.storage.client import make_client
-
-    access_key, secret_key, session_token = (
-        (environ.get(OWN_SECRET + name) or environ.get(name)) if name in spec.secrets else None
-        for name in (*STORE_KEYS, "AWS_SESSION_TOKEN")
-    )
-    return make_client(
-        spec.data.endpoint,
-        region=spec.data.region,
-        access_key=access_key,
-        secret_key=secret_key,
-        session_token=session_token,
-        connect_timeout_s=_CONNECT_S,
-        attempts=1,
-    )

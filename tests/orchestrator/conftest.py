@@ -57,7 +57,7 @@ def nothing_of_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.fixture
 def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> str:
     """A study file, and runs that need no process."""
-    monkeypatch.setattr("orchestrator.cli.commands.study_launcher.RunLauncher", MadeRuns)
+    monkeypatch.setattr("orchestrator.cli.commands.study.launcher.RunLauncher", MadeRuns)
     monkeypatch.setattr("orchestrator.launch.preflight.preflight", lambda *_: None)
     if "page" not in request.node.name:  # drawing takes seconds
         monkeypatch.setattr("orchestrator.cli.commands.compare.write_page", lambda _, __, page: page)

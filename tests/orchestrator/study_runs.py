@@ -18,7 +18,7 @@ from orchestrator.study.verdict import Disturbance
 
 
 class MadeRuns:
-    """Replaces `orchestrator.cli.commands.study_launcher.RunLauncher`. The class attributes are the script."""
+    """Replaces `orchestrator.cli.commands.study.launcher.RunLauncher`. The class attributes are the script."""
 
     refused: ClassVar[set[str]] = set()  # jobs that do not start; "geo-a2 2": the second attempt
     busy: ClassVar[dict[str, int]] = {}  # by job: number of runs with a busy host

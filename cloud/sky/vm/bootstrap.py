@@ -193,7 +193,7 @@ all_more() { more "$@" -r %(file)s -c requirements.txt > more.log 2>&1 9>&-; }
         rows && /^ / {sub(/^ +/, ""); printf "%%s%%s", (rows++ > 1 ? ", " : ": "), $0; next}
         {rows = 0}' more.log)
     [ -n "$said" ] || said=$(tr -s ' \n' ' ' < more.log | sed 's/^ //; s/ $//')
-    fail "the task's requirements could not be installed beside the peer's: ${said:0:500}"
+    fail "the task's requirements could not be installed together with the peer's: ${said:0:500}"
 }
 """
 

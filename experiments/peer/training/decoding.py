@@ -181,7 +181,7 @@ def _in_processes(reads: Iterator[Read], decoder: Decoder, workers: Workers) -> 
                 raise _ended(str(error)) from error
             # torch notices a dead process only while no other one delivers, and would wait for its samples forever
             if dead := [worker.pid for worker in results._workers if not worker.is_alive()]:
-                raise _ended(f"process {dead[0]} is gone")
+                raise _ended(f"process {dead[0]} exited")
             found = pickle.loads(data)
             if isinstance(found, Exception):
                 raise found

@@ -1,1 +1,1 @@
-"""One module per command or group of commands."""
+"""One module per command, one folder or module per group of commands."""

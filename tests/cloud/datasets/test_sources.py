@@ -143,7 +143,9 @@ def test_sounds_with_transcripts(tmp_path):
     assert source.kind == "audio"
     assert {k: r.members["txt"] for k, r in found.items()} == {"a": b"hello", "19/b": b"TWO WORDS"}
     put(tmp_path / "lonely.wav", sound())
-    with pytest.raises(DataSourceError, match=r"lonely\.wav: it has no transcript lonely\.txt"):
+    with pytest.raises(
+        DataSourceError, match=r"lonely\.wav: its transcript lonely\.txt does not exist in the same folder"
+    ):
         packed(tmp_path)
     put(tmp_path / "lonely.txt", " \n")
     with pytest.raises(DataSourceError, match="its transcript is empty"):

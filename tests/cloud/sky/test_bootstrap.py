@@ -252,7 +252,9 @@ def test_requirements_that_cannot_be_installed_end_the_vm_with_one_sentence(vm: 
     uv.chmod(0o755)
     assert one.start().wait(30) == 1
     said = one.read("job.json")["error"]
-    assert said == "the task's requirements could not be installed beside the peer's: there is no mine 1"
+    assert (
+        said == "the task's requirements could not be installed together with the peer's: there is no mine 1"
+    )
 
 
 def real_environment(one: Vm) -> None:
@@ -294,6 +296,8 @@ def test_pip_installs_what_was_shipped_and_replaces_nothing(
         assert (code, job["error"]) == (14, "its program ended with exit code 14")
         return
     assert code == 1
-    assert job["error"].startswith("the task's requirements could not be installed beside the peer's: ")
+    assert job["error"].startswith(
+        "the task's requirements could not be installed together with the peer's: "
+    )
     assert said in job["error"]
     assert not list((one.home / "orch-env").glob("lib/*/site-packages/numpy*")), "numpy was replaced"

@@ -235,8 +235,14 @@ def test_requirements_that_no_vm_should_get_are_refused(line: str, sentence: str
         parse_requirement(line)
 
 
-@pytest.mark.parametrize("path", ["~nobody-here/x.py", "x" * 300 + ".py"])
-def test_paths_that_cannot_be_read_are_problems_of_the_file(folder: Path, path: str):
+@pytest.mark.parametrize(
+    ("path", "sentence"),
+    [
+        ("~nobody-here/x.py", "~nobody-here/x.py does not exist; correct the path, or create it"),
+        ("x" * 300 + ".py", "cannot be read (File name too long); correct the path"),
+    ],
+)
+def test_paths_that_cannot_be_read_are_problems_of_the_file(folder: Path, path: str, sentence: str):
     (found,) = problems(folder, f"task: {{python: my_task.py:build}}\ncode: ['{path}']\n")
-    assert found[1].startswith("code")
-    assert "secret" not in found[2]
+    assert found[:2] == (3, "code[0]")
+    assert found[2].endswith(sentence)

@@ -16,8 +16,8 @@ from cloud.prices.book import PriceBookError
 from cloud.provider import InvalidRequestError
 from experiments.parse.load import load, to_document
 from metrics.store.database import DiskFullError, RunStore
-from orchestrator.cli.commands import study_launcher
-from orchestrator.cli.commands.study_launcher import RunLauncher
+from orchestrator.cli.commands.study import launcher as module
+from orchestrator.cli.commands.study.launcher import RunLauncher
 from orchestrator.cli.follow import LineScreen, Outcome
 from orchestrator.cli.render.study_screen import StudyScreen, ended_line
 from orchestrator.controller import client
@@ -89,8 +89,8 @@ def _watching(monkeypatch: pytest.MonkeyPatch, launcher: RunLauncher, *script: o
         return Outcome("expired") if expired() else step  # type: ignore[return-value]
 
     monkeypatch.setattr(client, "attach", attach)
-    monkeypatch.setattr(study_launcher, "follow", follow)
-    monkeypatch.setattr(launcher, "inspect", lambda _: Inspection("running"))
+    monkeypatch.setattr(module, "follow", follow)
+    monkeypatch.setattr(module, "inspect", lambda _: Inspection("running"))
     return attached
 
 
@@ -120,7 +120,7 @@ def test_failure_of_a_run_is_a_run_error(
     with pytest.raises(RunError, match=str(error)):
         launcher.watch(job("a"), RUN, time.time() + 1000)
     seen = iter([Inspection("running"), Inspection("ended", "done")])
-    monkeypatch.setattr(launcher, "inspect", lambda _: next(seen))
+    monkeypatch.setattr(module, "inspect", lambda _: next(seen))
     assert launcher.watch(job("a"), RUN, time.time() + 1000).kind == "ended"
 
 
@@ -142,7 +142,7 @@ def test_a_changed_price_book_ends_the_study_and_fails_none_of_its_runs(
     def changed(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr(study_launcher, "approved_plan", changed)
+    monkeypatch.setattr(module, "approved_plan", changed)
     study = SimpleNamespace(documents={"a": to_document(load("geo-a2"))}, plans={"a": {}}, on="local")
     with pytest.raises(type(error)):
         RunLauncher(tmp_path, study, LineScreen(print)).start(job("a"), RUN)  # type: ignore[arg-type]

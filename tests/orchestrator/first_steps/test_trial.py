@@ -59,7 +59,7 @@ def test_the_samples_are_the_first_of_the_store(tmp_path: Path):
 
 
 def test_an_unknown_data_set_is_refused(tmp_path: Path):
-    with pytest.raises(ValueError, match="no data set is named 'birds'"):
+    with pytest.raises(KeyError, match="birds"):
         samples_of("birds", tmp_path, train=1, heldout=1, seed=0)
 
 

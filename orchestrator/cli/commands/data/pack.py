@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from orchestrator.cli.commands.data_make import store
+from orchestrator.cli.commands.data.make import store
 from orchestrator.cli.render.output import Format, rows_text
 from orchestrator.cli.render.terminal import say
 

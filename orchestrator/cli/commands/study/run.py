@@ -84,7 +84,7 @@ def run_study(
       --dry-run: {"schema_version", "study", "on", "runs": [{"run", as `orch plan`}],
       "raw_duration_s", "duration_s", "vm_usd", "egress_usd", "most_vms", "contended_retries"}
     """
-    from orchestrator.cli.commands.study_begin import begin_study
+    from orchestrator.cli.commands.study.begin import begin_study
     from orchestrator.home import home_folder
 
     home = home_folder()
@@ -130,7 +130,7 @@ def _resumed(home: Path, study: str, on: Where | None) -> Path:
 
 def _show_left(folder: Path, only: Sequence[str], output: ResultForm) -> None:
     """Print the approved plan of the runs that resuming the study would run."""
-    from orchestrator.cli.commands.study_begin import named_by
+    from orchestrator.cli.commands.study.begin import named_by
     from orchestrator.cli.render.study_plan import plan_document, study_plan_lines
     from orchestrator.study.core import Retry, left_to_run, replay_study, to_retry
     from orchestrator.study.definition import read_state, read_study
@@ -156,8 +156,8 @@ def _show_left(folder: Path, only: Sequence[str], output: ResultForm) -> None:
 
 def _run(home: Path, folder: Path, only: Sequence[str], output: ResultForm) -> int:
     """Run what is left and print the result."""
-    from orchestrator.cli.commands.study_begin import named_by
-    from orchestrator.cli.commands.study_launcher import RunLauncher
+    from orchestrator.cli.commands.study.begin import named_by
+    from orchestrator.cli.commands.study.launcher import RunLauncher
     from orchestrator.cli.follow import terminated_is_interrupted
     from orchestrator.cli.render.study_screen import StudyScreen
     from orchestrator.ray.session import claim

@@ -11,9 +11,9 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from orchestrator.cli.commands.data_check import check
-from orchestrator.cli.commands.data_make import make
-from orchestrator.cli.commands.data_pack import pack
+from orchestrator.cli.commands.data.check import check
+from orchestrator.cli.commands.data.make import make
+from orchestrator.cli.commands.data.pack import pack
 from orchestrator.cli.render.output import SCHEMA_VERSION, as_json
 from orchestrator.cli.render.terminal import say
 

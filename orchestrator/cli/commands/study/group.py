@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.commands.study_run import run_study
+from orchestrator.cli.commands.study.run import run_study
 from orchestrator.cli.names import find_source
 from orchestrator.cli.render.output import SCHEMA_VERSION, Format, as_json, rows_text
 from orchestrator.cli.render.terminal import say

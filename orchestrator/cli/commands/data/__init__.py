@@ -1,0 +1,1 @@
+"""`orch data`: one module per command."""

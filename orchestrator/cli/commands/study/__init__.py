@@ -1,0 +1,1 @@
+"""`orch study`: its commands, and how a study begins and launches its runs."""
