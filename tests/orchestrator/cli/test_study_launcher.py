@@ -90,7 +90,7 @@ def _watching(monkeypatch: pytest.MonkeyPatch, launcher: RunLauncher, *script: o
 
     monkeypatch.setattr(client, "attach", attach)
     monkeypatch.setattr(module, "follow", follow)
-    monkeypatch.setattr(module, "inspect", lambda _: Inspection("running"))
+    monkeypatch.setattr(launcher, "inspect", lambda _: Inspection("running"))
     return attached
 
 
@@ -120,7 +120,7 @@ def test_failure_of_a_run_is_a_run_error(
     with pytest.raises(RunError, match=str(error)):
         launcher.watch(job("a"), RUN, time.time() + 1000)
     seen = iter([Inspection("running"), Inspection("ended", "done")])
-    monkeypatch.setattr(module, "inspect", lambda _: next(seen))
+    monkeypatch.setattr(launcher, "inspect", lambda _: next(seen))
     assert launcher.watch(job("a"), RUN, time.time() + 1000).kind == "ended"
 
 
