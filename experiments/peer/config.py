@@ -72,6 +72,9 @@ class PeerConfig:
         default_factory=lambda: {"kind": "thread", "count": 1, "in_order": True}
     )
     bad_samples: str = "fail"  # "fail" | "skip"
+    data_position: Mapping[str, Any] | None = (
+        None  # of the slot's last peer (experiments/wire/data_position.py)
+    )
     threads: int = 0  # of torch on the CPU; 0: torch's choice
     # closed swarm (experiments/wire/orders.py)
     orders_public_key: str = ""  # OpenSSH text of the run's key; "" = open swarm

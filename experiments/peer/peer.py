@@ -7,15 +7,17 @@ import os
 import threading
 import time
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from hivemind.utils.timed_storage import get_dht_time
 
 from cloud.storage.counter import ByteCounter
 from cloud.storage.errors import StorageError, is_final
+from cloud.storage.samples import Cursor
 from experiments.peer.config import PeerConfig, PeerConfigError
 from experiments.peer.optimizer.build import build_optimizer
 from experiments.peer.optimizer.join import Download, take_over
@@ -39,6 +41,7 @@ from experiments.peer.swarm.membership import Membership, alive_slots
 from experiments.peer.swarm.orders import Admission, OrdersWatch
 from experiments.peer.swarm.start_weights import StartWeightsError, check_start_weights
 from experiments.peer.training.batches import Batches, open_shards
+from experiments.peer.training.data_position import cursor_at, position_of
 from experiments.peer.training.decoding import WorkerEndedError
 from experiments.peer.training.emulated_model import ModelSizeError
 from experiments.peer.training.loader import HeldOut, Loaded
@@ -52,12 +55,13 @@ from experiments.pipeline.errors import PipelineError
 from experiments.tasks.protocol import TaskError
 from experiments.wire.dht_records import KEEP_EPOCHS, MAX_EPOCHS
 from experiments.wire.hivemind.patches import apply as apply_patches
-from metrics.records import EgressRecord, EpochRecord, IngressRecord, JoinRecord
+from metrics.records import EgressRecord, EpochRecord, IngressRecord, JoinRecord, StepRecord
 
 _log = logging.getLogger("experiments.peer")
 _SERVE_S = 120.0  # how long a finished peer serves its state
 _LEAVE_S, _LEAVE_SOFT_S = 9.5, 6.0  # after a signal
 _TELL_SWARM_S = 2.0  # reserved from the leave time for the steps after the round
+_POSITION_S = 5.0  # between two reports of the position in the data, except at the end of an epoch
 _FLUSH_S, _FLUSH_AT_THE_END_S = 1.5, 5.0
 _OPTIMIZER_S = 3.0  # for Hivemind's shutdown, which may otherwise wait for a whole round
 _INTERNAL_S = 10.0  # for the internal connections to the peers of this network
@@ -164,7 +168,8 @@ def assemble(config: PeerConfig, folder: Path, temporary: Path, status: Status) 
         membership.stop,
     )
     parts.callback(leave.tell_swarm)
-    source = training_source(config, opener, task, partial(status.left_out, "training"))
+    left_out = partial(status.left_out, "training")
+    source = training_source(config, opener, task, left_out, _start_cursor(config, status))
     batches = Batches(source, config.batch_size)
     parts.callback(batches.close)
     return Peer(
@@ -201,6 +206,17 @@ def _prepare_process(config: PeerConfig, folder: Path) -> LossWatch:
     return losses
 
 
+def _start_cursor(config: PeerConfig, status: Status) -> Cursor | None:
+    """Where the slot's last peer was in the data. It was reported by another VM: an invalid one is only a warning."""
+    if config.data_position is None:
+        return None
+    try:
+        return cursor_at(config.data_position, config.shards)
+    except ValueError as error:
+        status.warn("data position", f"the first pass over the data begins again: {error}")
+        return None
+
+
 def _close_publisher(publisher: Publisher, status: Status) -> None:
     publisher.close()
     for text in publisher.warnings:
@@ -231,6 +247,7 @@ class Peer:
     heldout: HeldOut | None
     counter: ByteCounter  # bytes read from the store
     steps: StepLog
+    _position_at_s: float = field(init=False, default=0.0)
 
     def run(self) -> int:
         """Train until the run ends or `stop` is set, then leave. Returns the process's exit code."""
@@ -301,7 +318,7 @@ class Peer:
         self.batches.start()
         self.policy.train(lambda: tracker.estimated_next_update_time - get_dht_time())
         hooks = Hooks(
-            self.steps.write,
+            self._stepped,
             self._epoch_ended,
             self.losses.take,
             self.membership.others_training_at,
@@ -326,6 +343,17 @@ class Peer:
             self.status.warn("stretch", trainer.padding.warning)
         return finished
 
+    def _stepped(self, step: StepRecord) -> None:
+        self.steps.write(step)
+        if time.monotonic() - self._position_at_s >= _POSITION_S:
+            self.status.set(data_position=self._position())
+
+    def _position(self) -> dict[str, Any] | None:
+        """Where this slot is in its data: after the last batch of a step."""
+        self._position_at_s = time.monotonic()
+        last = self.batches.last
+        return None if last is None else position_of(last.cursor, self.config.shards).to_json()
+
     def _attempt_failed(self, reason: str) -> None:
         self.losses.take()  # the next attempt averages what the failed one lost
         epoch = self.optimizer.local_epoch
@@ -338,7 +366,7 @@ class Peer:
         self.traffic.published(epoch.epoch, egress)
         self.membership.announce("training", epoch.epoch)
         self.steps.flush()
-        self.status.set(epoch=epoch.epoch)
+        self.status.set(epoch=epoch.epoch, data_position=self._position())
         if epoch.dropped:
             self.status.warn(
                 f"dropped {epoch.epoch}", f"epoch {epoch.epoch} lost part of its round: {epoch.dropped}"

@@ -35,6 +35,7 @@ class Status:
             "notice_at_s": None,  # unix time at which the provider will take this VM, once announced
             "parameters_sha": None,  # of the parameters rounded to float16, once this peer is done
             "join": None,  # fields of metrics.records.JoinRecord, once this peer trains
+            "data_position": None,  # experiments/wire/data_position.py: where this slot is in its data
             "bad_samples": {},  # those left out: {"count", "first"} by "training" and "heldout" (in the last evaluation)
         }
         self.write_error: OSError | None = None

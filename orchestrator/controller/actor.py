@@ -19,6 +19,7 @@ from cloud.clock import run_clock
 from cloud.provider import Provider, ProviderError
 from metrics.store.database import FencedError, RunStore
 from orchestrator.controller.calls import RayCalls
+from orchestrator.controller.data_positions import last_position
 from orchestrator.controller.json_log import log_to
 from orchestrator.controller.loop import Shells, abort, run_to_the_end
 from orchestrator.controller.own_environment import adopt_environment
@@ -90,7 +91,7 @@ class ControllerActor:
                 Shell,
                 store,
                 self._calls,
-                RunRequests(self._folder, store),
+                RunRequests(self._folder, store, partial(last_position, store)),
                 self._folder,
                 now_s=self._now_s,
                 jitter=random.Random(seed).random,

@@ -14,6 +14,7 @@ from cloud.vm_report import parse_notice, printable
 from metrics.store.database import RunStore
 from orchestrator.controller.bad_samples import BadSamples
 from orchestrator.controller.calls import Call, Calls, Done, refusal_of
+from orchestrator.controller.data_positions import DataPositions
 from orchestrator.controller.finish import close_provider, close_run
 from orchestrator.controller.joins import Joins
 from orchestrator.controller.json_log import about
@@ -116,6 +117,7 @@ class Shell:
         self._tail = MonitorTail(store, run_folder / "monitor" / "monitor.jsonl", log)
         self._rows = Rows(store, events, requests)
         self._joins, self._bad_samples = Joins(store), BadSamples(store)
+        self._data_positions = DataPositions(store)
         self._roster: Roster = roster or RosterFile(run_folder)
         if not self.state.ended:
             store.set_meta("run_public_key", self._roster.public_key())
@@ -256,6 +258,7 @@ class Shell:
         self._lists += 1
         self._joins.write(seen)
         self._bad_samples.write(seen)
+        self._data_positions.write(seen, self.state.slots)
         return [*fresh, *lost]
 
     def _run_events(self, now_s: float) -> list[ev.Event]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -45,8 +45,14 @@ _T = TypeVar("_T")
 class RunRequests:
     """Creates the launch requests of one run from its meta and its emulated cloud."""
 
-    def __init__(self, folder: Path, store: RunStore) -> None:
-        self._folder = folder
+    def __init__(
+        self,
+        folder: Path,
+        store: RunStore,
+        data_position: Callable[[str], Mapping[str, Any] | None] = lambda slot: None,
+    ) -> None:
+        """`data_position`: where a slot's last peer was in the data; None: unknown, or it had none."""
+        self._folder, self._data_position = folder, data_position
         self._meta = store.run_meta()
         self._spec = from_document(self._meta.document)
         self.last_epoch = self._spec.measure.warmup_epochs + self._spec.measure.epochs
@@ -66,6 +72,7 @@ class RunRequests:
             peer_config(self._meta, request, place, *self._data()),
             orders_public_key=run_key(self._folder)[1],
             orders=base64.b64encode(orders).decode(),
+            data_position=self._data_position(request.slot),
             notice_url=(vm_folder(self._folder.absolute(), request.vm) / NOTICE_FILE).as_uri(),
         )
         launch = LaunchRequest(

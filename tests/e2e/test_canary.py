@@ -115,14 +115,25 @@ def test_a_run_that_loses_a_peer_succeeds_on_the_users_store(
 
 
 def check_replaced(run: Running, summary: dict[str, Any]) -> None:
-    """That the next peer joined the other one: rounds of both, and the other's loss."""
+    """That the next peer joined the other one (rounds of both, and the other's loss), and goes on in the data."""
     assert {p["slot"]: p["vms"] for p in summary["peers"]} == {"us-0": 1, "eu-0": 2}
     with RunStore.open_reader(run.folder / "run.db") as store:
         epochs = store.records("epochs")
     joined = [row for row in epochs if row.vm.endswith("-eu-0-1")]
     assert any(row.group_size == 2 for row in joined), "the replacement took part in no round"
+    victim, replacement = (run.folder / "vms" / f"{run.run_id}-eu-0-{n}" for n in (0, 1))
+    last = json.loads((victim / "status.json").read_text())["data_position"]
+    start = json.loads((replacement / "config.json").read_text())["data_position"]
+    assert start is not None
+    assert 0 <= shards_before(last) - shards_before(start) <= 1  # one may have ended since the last report
     losses = {row.epoch: row.loss for row in epochs if row.vm.endswith("-us-0-0")}
     assert all(row.loss < 1.5 * losses[row.epoch] + 0.5 for row in joined), "it learns as the others do"
+
+
+def shards_before(position: dict[str, Any]) -> int:
+    """How many of the four shards a slot that reads them all has finished. Its share is smaller: this only grows."""
+    runs = zip(position["done"][::2], position["done"][1::2], strict=True)
+    return 4 * position["pass"] + sum(last - first + 1 for first, last in runs)
 
 
 def test_a_run_that_loses_its_switch_fails_on_the_embedded_store(

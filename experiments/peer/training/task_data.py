@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 from cloud.storage.opener import ShardOpener
+from cloud.storage.samples import Cursor
 from cloud.storage.shares import shards_for
 from experiments.peer.config import PeerConfig
 from experiments.peer.training.bad_samples import BadSamples, LeftOut
@@ -15,11 +16,15 @@ from experiments.peer.training.task import TaskRunner, evaluation_samples
 
 
 def training_source(
-    config: PeerConfig, opener: ShardOpener, task: TaskRunner, tell: Callable[[LeftOut], None]
+    config: PeerConfig,
+    opener: ShardOpener,
+    task: TaskRunner,
+    tell: Callable[[LeftOut], None],
+    cursor: Cursor | None = None,
 ) -> TaskSource:
     """Make the source of training batches, of all shards at first. `tell` gets the count of bad samples.
 
-    Raises PeerConfigError, BadUrlError.
+    `cursor`: where the slot's last peer was; None: it had none. Raises PeerConfigError, BadUrlError.
     """
     return TaskSource(
         shards_for(config.slot, [config.slot], config.shards),
@@ -28,6 +33,7 @@ def training_source(
         task.collate,
         Workers.of(config.workers),
         BadSamples(config.bad_samples, tell),
+        cursor=cursor,
     )
 
 

@@ -16,6 +16,7 @@ import torch
 
 from cloud.storage.counter import ByteCounter
 from cloud.storage.errors import StoreUnreachableError
+from cloud.storage.samples import Cursor
 from experiments.peer import peer as module
 from experiments.peer.optimizer.single_peer import PlainOptimizer
 from experiments.peer.peer import Peer
@@ -39,6 +40,7 @@ class Parts:
     code: int = 0
     local_epoch: int = 3
     soft_left_s: float = math.inf
+    last_batch: Any = None
     heldout: Any = field(default_factory=lambda: SimpleNamespace(batches=lambda: iter(["batch"]), samples=2))
     fails: Exception | None = None  # what the evaluation raises
     start_weights: str = ""
@@ -109,7 +111,7 @@ def peer_of(parts: Parts, folder: Path) -> Peer:
         )),
         optimizer=part, task=part,
         batches=cast(Any, SimpleNamespace(
-            start=parts.note("reading"),
+            start=parts.note("reading"), last=parts.last_batch,
             share_among=lambda slot, slots, _: parts.calls.append(f"{slot} of {','.join(slots)}"),
         )),
         heldout=parts.heldout, start_weights=parts.start_weights, counter=ByteCounter(), steps=part,
@@ -233,6 +235,33 @@ def test_an_epoch_is_published_counted_announced_and_reported(parts: Parts, tmp_
     ]  # fmt: skip
     found = document(tmp_path)
     assert (found["epoch"], found["warnings"]) == (4, ["epoch 4 lost part of its round: group of 1 of 2"])
+    assert found["data_position"] is None
+
+
+def test_the_position_in_the_data_is_reported_with_an_epoch_and_every_few_seconds(
+    parts: Parts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(samples: int) -> None:
+        peer.batches.last = SimpleNamespace(cursor=Cursor(2, (), "s3://b/1.tar", samples))  # type: ignore[assignment]
+
+    def reported() -> int:
+        return document(tmp_path)["data_position"]["samples"]
+
+    at_s = [100.0]
+    monkeypatch.setattr("experiments.peer.peer.time.monotonic", lambda: at_s[0])
+    peer = peer_of(parts, tmp_path)
+    peer.config = cast(Any, SimpleNamespace(**{**vars(peer.config), "shards": ("s3://b/1.tar",)}))
+    peer.steps = cast(Any, SimpleNamespace(write=parts.note("step"), flush=parts.note("flush")))
+    epoch = cast(EpochRecord, SimpleNamespace(epoch=4, dropped="", comm_s=1.5))
+    read(3)
+    peer._epoch_ended(epoch, [], cast(IngressRecord, "read"))
+    assert document(tmp_path)["data_position"] == {"pass": 2, "done": [], "shard": 0, "samples": 3}
+    read(4)
+    peer._stepped(cast(Any, "a step"))
+    assert reported() == 3  # too soon
+    at_s[0] += 5.0
+    peer._stepped(cast(Any, "a step"))
+    assert reported() == 4
 
 
 def test_plain_loop_downloads_no_state(parts: Parts, tmp_path: Path) -> None:

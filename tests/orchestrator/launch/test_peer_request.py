@@ -24,6 +24,9 @@ def keys_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(f"{keys}generate_record_key", lambda: (b"key", "ssh-rsa AAAA"))
 
 
+POSITION = {"pass": 1, "done": [0, 3], "shard": 7, "samples": 12}
+
+
 def configs(tmp_path: Path, name: str, changes: Sequence[str] = ()) -> list[Mapping[str, Any]]:
     """What the peers of a run are told."""
     folder = prepare(
@@ -33,7 +36,7 @@ def configs(tmp_path: Path, name: str, changes: Sequence[str] = ()) -> list[Mapp
     (folder / "monitor" / "orders.bin").write_bytes(b"signed")  # as the shell writes them
     with RunStore.open_reader(folder / "run.db") as store:
         slots = replay(store.records("events")).spec.slots
-        requests = RunRequests(folder, store)
+        requests = RunRequests(folder, store, {"us-0": POSITION}.get)
     told = []
     for slot in slots:
         wish = RequestVm(f"geo-1-{slot.name}-0", slot.name, 0, 0, ())
@@ -48,6 +51,14 @@ def test_a_peer_gets_its_averaging_region(tmp_path: Path, changes: list[str], av
     told = configs(tmp_path, "geo-b2", changes)
     assert [config["averaging"] for config in told] == [averaging] * 2
     assert [config["averaging_region"] for config in told] == ["gcp/us-central1", "gcp/europe-west1"]
+
+
+def test_a_peer_starts_where_the_last_one_of_its_slot_was(tmp_path: Path) -> None:
+    told = configs(tmp_path, "geo-b2")
+    assert [(config["slot"], config["data_position"]) for config in told] == [
+        ("us-0", POSITION),
+        ("eu-0", None),
+    ]
 
 
 def test_steps_per_report_follow_the_accelerator(tmp_path: Path) -> None:
