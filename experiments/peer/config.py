@@ -75,6 +75,8 @@ class PeerConfig:
     data_position: Mapping[str, Any] | None = (
         None  # of the slot's last peer (experiments/wire/data_position.py)
     )
+    # Accelerators of this VM that train together, a process for each (training/ranks.py). `batch_size` is that of each.
+    ranks: int = 1
     threads: int = 0  # of torch on the CPU; 0: torch's choice
     # closed swarm (experiments/wire/orders.py)
     orders_public_key: str = ""  # OpenSSH text of the run's key; "" = open swarm
@@ -92,6 +94,11 @@ class PeerConfig:
     def to_json(self) -> dict[str, Any]:
         """Convert to plain JSON types."""
         return json.loads(json.dumps(asdict(self)))
+
+    @property
+    def samples_per_step(self) -> int:
+        """Samples of one reported optimizer step, of all accelerators."""
+        return self.batch_size * self.coalesce * self.ranks
 
     @classmethod
     def load(cls, path: Path) -> PeerConfig:

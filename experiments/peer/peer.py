@@ -47,6 +47,7 @@ from experiments.peer.training.emulated_model import ModelSizeError
 from experiments.peer.training.loader import HeldOut, Loaded
 from experiments.peer.training.loop import Hooks, Trainer
 from experiments.peer.training.parameter_digest import parameters_sha, write_sample
+from experiments.peer.training.ranks import Ranks
 from experiments.peer.training.step_log import StepLog
 from experiments.peer.training.stored_settings import with_stored_files
 from experiments.peer.training.task import TaskRunner, build_runner, use_code_folder
@@ -125,7 +126,8 @@ def assemble(config: PeerConfig, folder: Path, temporary: Path, status: Status) 
 
     use_code_folder(config, folder)
     opener = open_shards(config, folder / "cache", partial(status.warn, "cache"))
-    task = build_runner(with_stored_files(config, folder, opener.open))
+    config = with_stored_files(config, folder, opener.open)
+    task = build_runner(config)
     status.set(ran=task.ran)
     heldout = held_out(config, opener, task, partial(status.left_out, "heldout"))
     if heldout is not None:
@@ -170,8 +172,12 @@ def assemble(config: PeerConfig, folder: Path, temporary: Path, status: Status) 
     parts.callback(leave.tell_swarm)
     left_out = partial(status.left_out, "training")
     source = training_source(config, opener, task, left_out, _start_cursor(config, status))
-    batches = Batches(source, config.batch_size)
+    batches = Batches(source, config.batch_size * config.ranks)
     parts.callback(batches.close)
+    ranks = Ranks(config, folder, temporary, task) if config.ranks > 1 else None
+    if ranks is not None:
+        parts.callback(ranks.close)
+        record_descendants()
     return Peer(
         config=config,
         folder=folder,
@@ -190,6 +196,7 @@ def assemble(config: PeerConfig, folder: Path, temporary: Path, status: Status) 
         task=task,
         start_weights=start_weights,
         batches=batches,
+        ranks=ranks,
         heldout=heldout,
         counter=opener.counter,
         steps=StepLog(folder / "steps.csv"),
@@ -247,6 +254,7 @@ class Peer:
     heldout: HeldOut | None
     counter: ByteCounter  # bytes read from the store
     steps: StepLog
+    ranks: Ranks | None = None  # the VM's other accelerators
     _position_at_s: float = field(init=False, default=0.0)
 
     def run(self) -> int:
@@ -337,6 +345,7 @@ class Peer:
             model_bytes=self.traffic.model_bytes,
             paused=lambda: self.orders.paused,
             unix_s=self.clock.now_s,
+            ranks=self.ranks,
         )
         finished = trainer.run()
         if trainer.padding.warning is not None:

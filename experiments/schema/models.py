@@ -210,7 +210,9 @@ class Resources(_Section):
 
     infra: f.Location = Field(description="cloud/region/zone, or cloud/region for any of its zones.")
     accelerators: f.AcceleratorName = Field(
-        default="T4:1", description="Name and count, such as T4:1. CPU:1: no accelerator."
+        default="T4:1",
+        description="Name and count, such as T4:1. With several, the VM's peer trains on all of them, a process and a batch of "
+        "swarm.batch_size for each. CPU:1: no accelerator; CPU:2: two processes without one.",
     )
     use_spot: bool = Field(default=False, description="Rent at the spot price. The cloud may preempt the VM.")
     disk_size: int = Field(default=100, ge=10, le=65_536, description="Size of the disk in GB.")

@@ -132,7 +132,7 @@ def build_optimizer(
         dht=dht,
         run_id=config.run_id,
         target_batch_size=config.target_batch_size,
-        batch_size_per_step=config.batch_size * config.coalesce,
+        batch_size_per_step=config.samples_per_step,
         params=list(parameters),
         optimizer=torch_optimizer_of(config.optimizer),
         matchmaking_time=config.matchmaking_time_s,

@@ -40,6 +40,7 @@ class PlainOptimizer:
         self.local_epoch, self._samples, self._steps = 0, 0, 0
         # never called, since there are no rounds
         self.on_round_begins: Callable[[], None] | None = None
+        self.on_gradients_taken: Callable[[], None] | None = None  # called before a step takes the gradients
         self.stopped: Callable[[], bool] = lambda: False
         self._ended = False
 
@@ -50,6 +51,8 @@ class PlainOptimizer:
             self._progress.report_local_progress(self.local_epoch, self._samples)
             return
         with self._progress.pause_updates():
+            if self.on_gradients_taken is not None:
+                self.on_gradients_taken()
             for parameter in self._parameters():
                 if parameter.grad is not None:
                     parameter.grad.div_(self._steps)
@@ -107,5 +110,5 @@ def build_plain(
         metadata_expiration=30.0,
         start=True,
     )
-    tracker.samples_per_step = config.batch_size * config.coalesce
+    tracker.samples_per_step = config.samples_per_step
     return PlainOptimizer(optimizer, tracker, config.target_batch_size)

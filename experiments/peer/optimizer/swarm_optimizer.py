@@ -72,6 +72,7 @@ class SwarmOptimizer(hivemind.Optimizer):
     state_averager: StateDonor
     # whether catching up waits for running rounds, since the others do not wait for this peer
     waits_for_rounds = False
+    on_gradients_taken: Callable[[], None] | None = None  # called before a round takes the gradients
     news_s = 0.0  # wait after a failed attempt, so that peers for which it succeeded have reported it
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -167,6 +168,8 @@ class SwarmOptimizer(hivemind.Optimizer):
             self.on_round_begins()
         self.round.swarm_peers = self.tracker.global_progress.num_peers
         self.round_begins()
+        if self.on_gradients_taken is not None:
+            self.on_gradients_taken()
         self._run_round(grad_scaler)
 
     def _run_round(self, grad_scaler: Any) -> None:

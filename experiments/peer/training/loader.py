@@ -28,8 +28,14 @@ class Loaded:
     """A batch and where it comes from."""
 
     batch: Batch
-    samples: tuple[tuple[str, str], ...]  # (shard, key), in the batch's order
+    samples: tuple[tuple[str, str], ...]  # (shard, key), in the batches' order
     cursor: Cursor  # a reader that starts here reads every sample that has not been delivered
+    others: tuple[Batch, ...] = ()  # of the VM's other accelerators, as many samples each
+
+    def samples_of(self, rank: int) -> tuple[tuple[str, str], ...]:
+        """(shard, key) of the samples of one accelerator."""
+        each = len(self.samples) // (1 + len(self.others))
+        return self.samples[rank * each : (rank + 1) * each]
 
 
 class TaskSource:
@@ -50,7 +56,11 @@ class TaskSource:
         *,
         shuffle: int = SHUFFLE_SAMPLES,
         cursor: Cursor | None = None,
+        others: int = 0,
+        collate_to_send: Collate | None = None,
     ) -> None:
+        """`others`: accelerators of the VM besides this one, whose batches `collate_to_send` makes."""
+        self._others, self._collate_to_send = others, collate_to_send or collate
         self._reader = SampleReader(shards, open_shard, seed=decoder.seed, shuffle=shuffle, cursor=cursor)
         self._collate, self._bad_samples = collate, bad_samples
         self._cursor = self._reader.cursor
@@ -61,7 +71,7 @@ class TaskSource:
         self._decoded = decoded(self._reads(), decoder, workers)
 
     def next_batch(self, samples: int) -> Loaded:
-        """Return a batch of the next `samples` good ones.
+        """Return a batch of the next `samples` good ones, shared evenly among the VM's accelerators.
 
         Raises StorageError, BadSampleError, PipelineError, WorkerEndedError and what `collate` raises.
         """
@@ -77,7 +87,10 @@ class TaskSource:
             items.append(found.result)
             places.append(place)
         self._bad_samples.report()
-        return Loaded(self._collate(items), tuple(places), self._cursor)
+        each = samples // (1 + self._others)
+        parts = [items[first : first + each] for first in range(0, samples, each)]
+        others = tuple(map(self._collate_to_send, parts[1:]))
+        return Loaded(self._collate(parts[0]), tuple(places), self._cursor, others)
 
     def set_shards(self, shards: Sequence[str]) -> None:
         """Change the share; takes effect after the shard being read."""

@@ -16,6 +16,7 @@ from experiments.peer.optimizer.swarm_optimizer import SwarmOptimizer
 from experiments.peer.training.batches import Batches
 from experiments.peer.training.epoch_accounting import EpochLedger, loss_reasons
 from experiments.peer.training.loader import Loaded
+from experiments.peer.training.ranks import Ranks
 from experiments.peer.training.step_timer import Padding, StepClock
 from experiments.peer.training.task import TaskRunner
 from metrics.records import OUT_OF_SYNC, EgressRecord, EpochRecord, IngressRecord, StepRecord
@@ -58,6 +59,7 @@ class Trainer:
     model_bytes: Callable[[], dict[str, int] | None] = lambda: None
     paused: Callable[[], bool] = lambda: False  # whether the controller has paused training
     unix_s: Callable[[], float] = time.time  # read once: records use the swarm's clock
+    ranks: Ranks | None = None  # the VM's other accelerators
     padding: Padding = field(init=False)
     samples: int = field(init=False, default=0)  # total averaged by this peer
 
@@ -77,6 +79,9 @@ class Trainer:
         self.hooks.losses()
         self._clock.restart()
         ledger.begin(self._now_s())
+        if self.ranks is not None:
+            optimizer.on_gradients_taken = self.ranks.average_gradients
+            self.ranks.copy_model(drop_gradients=True)
         try:
             while optimizer.local_epoch < config.max_epochs and not self._limit_reached():
                 self._wait_while_paused(ledger)
@@ -107,15 +112,17 @@ class Trainer:
     def _step(self, ledger: EpochLedger) -> None:
         config, optimizer, clock = self.config, self.optimizer, self._clock
         for _ in range(config.coalesce):
-            ledger.losses.append(self._accumulate())
+            ledger.losses += self._accumulate()
         before = optimizer.local_epoch
-        samples = config.batch_size * config.coalesce
+        samples = config.samples_per_step
         with clock.phase("optimizer_local"):
             optimizer.step(batch_size=samples)
             done = optimizer.take_round()
             after = optimizer.local_epoch
             if after != before:
                 ledger.round_ends()
+            if self.ranks is not None and (after != before or done.state_loads):
+                self.ranks.copy_model(drop_gradients=done.state_loads > 0)
         synchronised = after != before or done.state_loads > 0 or done.blocked
         if synchronised and not isinstance(optimizer, PlainOptimizer):
             clock.move_to_sync()
@@ -145,26 +152,32 @@ class Trainer:
         self.hooks.next_share()
         ledger.begin(epoch.ended_s)
 
-    def _accumulate(self) -> float:
-        """Run one accelerator step, accumulating gradients in the .grad buffers. Returns the loss."""
+    def _accumulate(self) -> list[float]:
+        """Run one step of each accelerator, accumulating gradients in the .grad buffers. Returns their losses."""
         config, clock = self.config, self._clock
         with clock.phase("load"):
             loaded = self.batches.next(self.stop)
         if loaded is None:
             raise StopTraining
         with clock.phase("move"):
+            if self.ranks is not None:
+                numbers = range(1, 1 + len(loaded.others))
+                self.ranks.accumulate(loaded.others, [loaded.samples_of(number) for number in numbers])
             batch = self.task.move(loaded.batch)
         with clock.phase("forward"), self.padding.to(config.forward_s):
             loss = self.task.loss(batch)
             self.task.wait()
             value = float(loss.detach())
-        finite = self.task.check_loss(value, loaded.samples)
+        finite = self.task.check_loss(value, loaded.samples_of(0))
         with clock.phase("backward"), self.padding.to(config.backward_s):
             if finite:  # other gradients would be averaged into all peers
                 # Hivemind divides by its number of steps, each of which is `coalesce` accelerator steps
                 self.task.backward(loss / config.coalesce)
             self.task.wait()
-        return value
+            others = [] if self.ranks is None else self.ranks.losses(self.stop)
+        if others is None:
+            raise StopTraining
+        return [value, *others]
 
     def _limit_reached(self) -> bool:
         return self.config.samples_limit is not None and self.samples >= self.config.samples_limit

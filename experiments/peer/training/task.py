@@ -17,6 +17,7 @@ from torch import nn
 
 from cloud.storage.errors import StorageError
 from experiments.peer.config import PeerConfig, PeerConfigError
+from experiments.peer.training.decoding import WorkerEndedError
 from experiments.peer.training.digits_task import DigitsTask
 from experiments.peer.training.emulated_model import DIGITS, ballast, build_emulated
 from experiments.peer.training.tensors import map_tensors
@@ -92,20 +93,30 @@ class TaskRunner:
             )
         return [*groups, {"params": list(self._ballast)}] if len(self._ballast) else groups
 
+    def state(self) -> Iterator[torch.Tensor]:
+        """The model's parameters and buffers."""
+        yield from self.model.parameters()
+        yield from self.model.buffers()
+
     def start_digest(self) -> str:
         """A short digest (16 hex digits) of all parameters and buffers: equal on peers that built the same model."""
         digest = hashlib.sha256()
-        for tensor in (*self.model.parameters(), *self.model.buffers()):
+        for tensor in self.state():
             digest.update(tensor.detach().to("cpu").contiguous().flatten().view(torch.uint8).numpy().data)
         return digest.hexdigest()[:16]
 
     def collate(self, items: Sequence[Item]) -> Batch:
         """Collate items; pins the batch's memory if there is a GPU."""
-        with self._explained("collate"):
-            batch = self._task.collate(items)
-            if self.device.type == "cuda":
+        batch = self.collate_to_send(items)
+        if self.device.type == "cuda":
+            with self._explained("collate"):
                 batch = map_tensors(torch.Tensor.pin_memory, batch)
         return batch
+
+    def collate_to_send(self, items: Sequence[Item]) -> Batch:
+        """Collate items for another process of this VM."""
+        with self._explained("collate"):
+            return self._task.collate(items)
 
     def move(self, batch: Batch) -> Batch:
         """Move the batch's tensors to the device."""
@@ -234,14 +245,14 @@ def use_code_folder(config: PeerConfig, folder: Path) -> None:
     sys.path.insert(0, str(code))
 
 
-def build_runner(config: PeerConfig) -> TaskRunner:
-    """Build the config's task; `use_code_folder` comes first.
+def build_runner(config: PeerConfig, rank: int = 0) -> TaskRunner:
+    """Build the config's task for this VM's accelerator number `rank`; `use_code_folder` comes first.
 
     Raises TaskError, PeerConfigError if it cannot run, ModelSizeError if `parameters` is too small.
     """
     pipeline = pipeline_at(config.pipeline) if config.pipeline else None
     if config.task is not None:
-        return _build_task(config, config.task, pipeline)
+        return _build_task(config, config.task, pipeline, rank)
     if config.emulated or config.model in DIGITS:
         ran = "digits" if config.model in DIGITS else f"digits (emulates {config.model})"
         made = build_emulated(config.parameters, config.seed, config.matrices if config.emulated else ())
@@ -256,10 +267,12 @@ def build_runner(config: PeerConfig) -> TaskRunner:
             f"use one of {', '.join(VISION)}, or emulate it"
         )
     task = DigitsTask(network, _IMAGE_SIDE)
-    return TaskRunner(task, _device(), config.model, config.batch_size, pipeline=pipeline)
+    return TaskRunner(task, _device(config, rank), config.model, config.batch_size, pipeline=pipeline)
 
 
-def _build_task(config: PeerConfig, settings: Mapping[str, Any], pipeline: Pipeline | None) -> TaskRunner:
+def _build_task(
+    config: PeerConfig, settings: Mapping[str, Any], pipeline: Pipeline | None, rank: int
+) -> TaskRunner:
     call = str(settings["call"])
     ran = next((name for name, path in BUILT_IN.items() if path == call), call)
     task = build(call, settings.get("with", {}), config.seed)
@@ -267,9 +280,14 @@ def _build_task(config: PeerConfig, settings: Mapping[str, Any], pipeline: Pipel
     if config.emulated:
         own = sum(parameter.numel() for parameter in task.model.parameters() if parameter.requires_grad)
         rest = ballast(config.parameters, own, config.matrices)
-    device = torch.device("cpu") if config.emulated else _device()
+    device = torch.device("cpu") if config.emulated else _device(config, rank)
     return TaskRunner(task, device, ran, config.batch_size, pipeline=pipeline, ballast=rest)
 
 
-def _device() -> torch.device:
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+def _device(config: PeerConfig, rank: int) -> torch.device:
+    """The accelerator of a rank: a GPU if there are any. Raises WorkerEndedError if there are too few."""
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    if (found := torch.cuda.device_count()) < config.ranks:
+        raise WorkerEndedError(f"this VM has {found} usable GPUs, but {config.ranks} should train together")
+    return torch.device("cuda", rank) if config.ranks > 1 else torch.device("cuda")

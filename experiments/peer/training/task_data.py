@@ -34,6 +34,8 @@ def training_source(
         Workers.of(config.workers),
         BadSamples(config.bad_samples, tell),
         cursor=cursor,
+        others=config.ranks - 1,
+        collate_to_send=task.collate_to_send,
     )
 
 

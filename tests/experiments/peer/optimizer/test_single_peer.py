@@ -99,7 +99,8 @@ def run(
         check_loss=lambda loss, _: math.isfinite(loss),
     )  # fmt: skip
     config = SimpleNamespace(
-        max_epochs=3, samples_limit=None, vm="r-a-0", coalesce=1, batch_size=BATCH, forward_s=0.002, backward_s=0.004
+        max_epochs=3, samples_limit=None, vm="r-a-0", coalesce=1, batch_size=BATCH, forward_s=0.002, backward_s=0.004,
+        samples_per_step=BATCH,
     )  # fmt: skip
     hooks = Hooks(lambda _: None, lambda e, *_: epochs.append(e), lambda: [], lambda *_: 0, lambda: None)
     batches = SimpleNamespace(next=lambda _: Loaded((torch.zeros(4), torch.zeros(4)), (), Cursor()))
