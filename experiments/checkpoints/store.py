@@ -109,12 +109,16 @@ class CheckpointStore:
         for key in sorted(keys, key=lambda key: (not key.endswith(f"/{MANIFEST}"), key)):
             self._delete(key)
 
-    def remove_remains(self, vm: str) -> None:
-        """Delete incomplete uploads of this VM, which begins another one now."""
+    def make_room(self, name: str) -> None:
+        """Delete the checkpoint `name`, if there is one, and incomplete uploads of its VM, which begins another one now."""
+        parsed = parse_name(name)
+        assert parsed is not None
+        vm = parsed[1]
         self.delete(
             one.name
             for one in self.list()
-            if one.vm == vm and one.problem is not None and one.problem.code == "incomplete"
+            if one.name == name
+            or (one.vm == vm and one.problem is not None and one.problem.code == "incomplete")
         )
         self._abort_uploads(lambda epoch, owner: owner == vm)
 

@@ -30,16 +30,16 @@ def upload(
     """Store the files of `folder` (model/ and state/) as the checkpoint that `manifest` describes, whose `files` are
     ignored. Returns the manifest that was stored.
 
-    The remains of this VM's earlier uploads are deleted first. `on_bytes` is called with numbers of bytes as they are
+    The remains of this VM's earlier uploads are deleted first, and a checkpoint of the same name. `on_bytes` is called with numbers of bytes as they are
     sent (negative if a part is sent again). Raises CheckpointError if `stopped` becomes true or the run's prefix is not
-    the manifest's, StorageError, OSError. A complete checkpoint of the same name is left as it is.
+    the manifest's, StorageError, OSError.
     """
     if manifest.run_id != store.run_id:
         raise CheckpointError("foreign", f"{store.url} is not the prefix of run {manifest.run_id}")
     manifest = replace(manifest, files=describe(folder))
     if not manifest.files:
         raise CheckpointError("incomplete", f"{folder} has no files of a checkpoint")
-    store.remove_remains(manifest.vm)
+    store.make_room(manifest.name)
     for name in manifest.files:
         with (folder / name).open("rb") as file:
             _send(store, store.url_of(manifest.name, name), file, on_bytes, stopped)

@@ -154,17 +154,19 @@ def test_a_checkpoint_is_examined_by_its_manifest_and_sizes():
     about = manifest(3, files={"model/x": StoredFile(5, "0" * 64), "state/y": StoredFile(2, "0" * 64)})
     sizes = {"model/x": 5, "state/y": 2, "manifest.json": 1}
 
-    def problem(run_id="run-1", text=about.to_json(), **changed):
-        one = examine(about.name, "s3://here", run_id, {**sizes, **changed}, text)
+    def problem(sizes: dict[str, int], run_id: str = "run-1", text: str | None = about.to_json()):
+        one = examine(about.name, "s3://here", run_id, sizes, text)
         return None if one.problem is None else (one.problem.code, str(one.problem))
 
-    assert problem() is None
-    assert problem(text=None) == (
+    assert problem(sizes) is None
+    assert problem(sizes, text=None) == (
         "incomplete",
         "s3://here has no manifest.json: its upload did not finish, or is going on",
     )
-    assert problem(run_id="other")[0] == "foreign"
-    assert problem(text=manifest(3, "b").to_json())[0] == "foreign"
-    assert problem(**{"model/x": 4}) == ("corrupt", "s3://here/model/x is cut: it has 4 of 5 bytes")
+    of_other = "s3://here has the manifest of {} of run run-1, not its own"
+    assert problem(sizes, run_id="other") == ("foreign", of_other.format(about.name))
+    assert problem(sizes, text=manifest(3, "b").to_json()) == ("foreign", of_other.format("epoch-00000003-b"))
+    cut = {**sizes, "model/x": 4}
+    assert problem(cut) == ("corrupt", "s3://here/model/x is cut: it has 4 of 5 bytes")
     del sizes["state/y"]
-    assert problem() == ("incomplete", "s3://here lacks its file state/y")
+    assert problem(sizes) == ("incomplete", "s3://here lacks its file state/y")

@@ -117,6 +117,17 @@ def test_upload_to_the_embedded_store_broken_off_at_every_request(tmp_path):
         store_of(settings).check_writable()
 
 
+def test_a_checkpoint_of_the_same_name_is_replaced_by_remains_at_worst(settings, tmp_path):
+    store = store_of(settings)
+    older = upload(store, plain_files(tmp_path / "1", 1), manifest(1))
+    upload(store, plain_files(tmp_path / "2", 2), manifest(2))
+    with pytest.raises(BrokenOff), broken_off(store, 9):
+        upload(store, plain_files(tmp_path / "3", 3), manifest(2))
+    assert store.newest() == older
+    replaced = upload(store, plain_files(tmp_path / "3", 3), manifest(2))
+    assert download(store, replaced.name, tmp_path / "got") == store.newest() == replaced
+
+
 def test_deletion_broken_off_at_every_request_leaves_no_checkpoint_that_does_not_load(settings, tmp_path):
     store, k = store_of(settings), -1
     for k in range(20):
