@@ -30,9 +30,9 @@ def upload(
     """Store the files of `folder` (model/ and state/) as the checkpoint that `manifest` describes, whose `files` are
     ignored. Returns the manifest that was stored.
 
-    The remains of this VM's earlier uploads are deleted first, and a checkpoint of the same name. `on_bytes` is called with numbers of bytes as they are
-    sent (negative if a part is sent again). Raises CheckpointError if `stopped` becomes true or the run's prefix is not
-    the manifest's, StorageError, OSError.
+    The remains of this VM's earlier uploads are deleted first, and a checkpoint of the same name. `on_bytes` is called
+    with numbers of bytes as they are sent (negative if a part is sent again). Raises CheckpointError if `stopped` becomes
+    true or the run's prefix is not the manifest's, StorageError, OSError.
     """
     if manifest.run_id != store.run_id:
         raise CheckpointError("foreign", f"{store.url} is not the prefix of run {manifest.run_id}")
