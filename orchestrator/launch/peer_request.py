@@ -32,7 +32,7 @@ from metrics.store.meta import EmulationMeta, RunMeta
 from orchestrator.core.events import MONITOR, RequestVm
 from orchestrator.core.state import Place
 from orchestrator.launch.keys import run_key, vm_keys
-from orchestrator.launch.rent_checks import aws_buckets
+from orchestrator.launch.rent_checks import aws_buckets, aws_written
 from orchestrator.launch.rented import BARRIER_S, labels_of, store_node
 from orchestrator.launch.task_code import CODE, WHEELS, TaskCall
 
@@ -108,6 +108,7 @@ class RunRequests:
             setup=self._spec.setup,
             file_mounts=dict(self._spec.file_mounts),
             buckets=aws_buckets(self._spec) if AWS.has(place.location) else (),
+            written=aws_written(self._spec) if AWS.has(place.location) else (),
             disk_gb=resources.disk_size,
             image_id=resources.image_id or "",
         )

@@ -18,7 +18,7 @@ from orchestrator.errors import RaySessionError
 from orchestrator.launch.machine_checks import machine_obstacles
 from orchestrator.launch.obstacles import refusal
 from orchestrator.launch.plan_run import RunPlan
-from orchestrator.launch.rent_checks import STORE_KEYS, aws_buckets, has_aws_places
+from orchestrator.launch.rent_checks import STORE_KEYS, aws_buckets, aws_written, has_aws_places
 from orchestrator.launch.secret_values import secret_values
 from orchestrator.launch.store_client import store_client
 
@@ -91,7 +91,7 @@ def make_aws_role(spec: ExperimentSpec, on: str) -> None:
     if TARGETS[on].rents and has_aws_places(spec):
         from cloud.sky.aws.role import ensure
 
-        ensure(aws_buckets(spec))
+        ensure(aws_buckets(spec), written=aws_written(spec))
 
 
 def _check_aws_role(spec: ExperimentSpec) -> None:
@@ -99,7 +99,7 @@ def _check_aws_role(spec: ExperimentSpec) -> None:
     if has_aws_places(spec):
         from cloud.sky.aws.role import is_there
 
-        is_there(aws_buckets(spec))
+        is_there(aws_buckets(spec), written=aws_written(spec))
 
 
 def _check_room(home: Path) -> None:
