@@ -32,6 +32,7 @@ from experiments.schema.trained_model import known_model
 from experiments.tasks.errors import TaskError
 from experiments.tasks.settings import read_settings
 
+_ADAPTIVE = ("adam", "adamw", "lamb")  # optimizers with running averages of gradients and their squares
 _NOT_IMAGES = ("language", "speech")  # kinds of models for which no data set is made
 _PROTECTED = ("SECRET", "PASSWORD", "TOKEN", "ACCESS_KEY", "PRIVATE_KEY")
 _SCALE_TOLERANCE = 0.02  # the kernel's windows are not more exact
@@ -200,11 +201,11 @@ def _optimizer(parts: Parts) -> Iterator[tuple[Path, str]]:
     if parts.swarm is None or ("swarm", "optimizer", "name") in parts.bad:
         return
     optimizer = parts.swarm.optimizer
-    for key, users in (("momentum", ("sgd",)), ("betas", ("adam", "lamb")), ("eps", ("adam", "lamb"))):
+    for key, users in (("momentum", ("sgd",)), ("betas", _ADAPTIVE), ("eps", _ADAPTIVE)):
         if getattr(optimizer, key) is not None and optimizer.name not in users:
             yield (
                 ("swarm", "optimizer", key),
-                f"{optimizer.name} has no '{key}' (only {' and '.join(users)}); remove the key",
+                f"{optimizer.name} has no '{key}' (only {', '.join(users)}); remove the key",
             )
     for i, beta in enumerate(optimizer.betas or ()):
         if not 0 <= beta < 1:

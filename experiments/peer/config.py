@@ -36,7 +36,7 @@ class PeerConfig:
     coalesce: int  # accelerator steps per reported optimizer step (about one progress report a second)
     max_epochs: int  # stop after this hivemind epoch
     compression: str  # "none" | "float16" | "uniform8bit" | "blockwise8bit" | "powersgd:<rank>"
-    optimizer: Mapping[str, Any]  # {"name": "adam"|"sgd"|"lamb", "lr": ..., ...}
+    optimizer: Mapping[str, Any]  # {"name": "adam"|"adamw"|"sgd"|"lamb", "lr": ..., ...}
     matchmaking_time_s: float
     averaging_timeout_s: float
     next_chunk_timeout_s: float

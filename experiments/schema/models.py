@@ -36,17 +36,23 @@ class _Section(BaseModel):
 class Optimizer(_Section):
     """The optimizer that each peer applies to the averaged gradients."""
 
-    name: Literal["adam", "sgd", "lamb"] = Field(default="adam", description="adam, sgd or lamb.")
+    name: Literal["adam", "adamw", "sgd", "lamb"] = Field(
+        default="adam", description="adam, adamw, sgd or lamb."
+    )
     lr: float = Field(default=0.001, gt=0, le=10, description="Learning rate.")
     momentum: float | None = Field(default=None, ge=0, lt=1, description="Momentum, for sgd.")
     betas: Annotated[tuple[float, float], Field(strict=False)] | None = Field(
-        default=None, description="Coefficients of the running averages, for adam and lamb."
+        default=None, description="Coefficients of the running averages, for all but sgd."
     )
     eps: float | None = Field(
-        default=None, gt=0, le=1, description="Term for numerical stability, for adam and lamb."
+        default=None, gt=0, le=1, description="Term for numerical stability, for all but sgd."
     )
     weight_decay: float | None = Field(
-        default=None, ge=0, le=1, description="L2 penalty. Default: no penalty."
+        default=None,
+        ge=0,
+        le=1,
+        description="adam and sgd: L2 penalty, added to the gradient; adamw and lamb: decay of the weights, apart from the "
+        "gradient. Default: 0.01 for adamw, as in torch, otherwise 0.",
     )
 
     def as_mapping(self) -> dict[str, Any]:
