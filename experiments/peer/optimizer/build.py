@@ -26,6 +26,7 @@ from experiments.peer.config import PeerConfig, PeerConfigError
 from experiments.peer.optimizer.lamb import Lamb
 from experiments.peer.optimizer.overlap import OverlappedOptimizer
 from experiments.peer.optimizer.swarm_optimizer import SwarmOptimizer
+from experiments.peer.optimizer.update_rule import update_rule_of
 
 _NEVER = 10**9
 _FIRST_ATTEMPT = 0.7  # of the averaging timeout, for one all-reduce; the rest is for a retry
@@ -190,6 +191,7 @@ def build_optimizer(
         shutdown_timeout=2,
     )
     optimizer.sync_work_s = config.sync_work_s
+    optimizer.state_averager.before_step = update_rule_of(config, optimizer.state_averager.optimizer).apply
     if isinstance(optimizer.grad_averager, PowerSgdAverager):
         optimizer.state_averager.rank = method.compression.rank
         optimizer.state_averager.last_factors = optimizer.grad_averager.factors
