@@ -36,6 +36,7 @@ def plain_rate(config_path: Path) -> float:
 
     from experiments.peer.config import PeerConfig
     from experiments.peer.optimizer.build import torch_optimizer_of
+    from experiments.peer.optimizer.update_rule import update_rule_of
     from experiments.peer.training.batches import Batches, open_shards
     from experiments.peer.training.step_timer import Padding
     from experiments.peer.training.task import build_runner, use_code_folder
@@ -46,6 +47,7 @@ def plain_rate(config_path: Path) -> float:
     use_code_folder(config, config_path.parent)
     task = build_runner(config)
     optimizer = torch_optimizer_of(config.optimizer)(task.parameter_groups())
+    rule = update_rule_of(config, optimizer)
     opener = open_shards(config, config_path.parent / "cache", print)
     batches = Batches(training_source(config, opener, task, print), config.batch_size)
     batches.start()
@@ -63,6 +65,7 @@ def plain_rate(config_path: Path) -> float:
                 loss = task.loss(batch)
             with padding.to(config.backward_s):
                 (loss / steps).backward()
+        rule.apply(epoch + 1)
         optimizer.step()
         optimizer.zero_grad(set_to_none=False)
     rate = (config.max_epochs - 1) * steps * config.batch_size / (time.perf_counter() - began)

@@ -21,7 +21,7 @@ from experiments.schema.trained_model import known_model
 from metrics.cost.budget import reserve_usd
 
 _STATE_BYTES_PER_VALUE = (
-    12  # weights and Adam's two moments, 32 bits each: the state that a joining peer downloads
+    12  # weights and two moments (adam, adamw, lamb), 32 bits each: the state that a joining peer downloads
 )
 _OVERHEAD = Decimal("1.25")  # packet headers, repeated rounds, the DHT
 

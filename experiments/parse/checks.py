@@ -16,6 +16,7 @@ from experiments.catalog import Model, models, step_time, step_times
 from experiments.emulation.accelerators import PADDED, resolved
 from experiments.emulation.ballast import ballast, ballast_error
 from experiments.emulation.windows import windows_of
+from experiments.learning_rate import KINDS
 from experiments.parse.document import Path
 from experiments.schema import fields as f
 from experiments.schema.checkpoint import Checkpoint
@@ -24,6 +25,7 @@ from experiments.schema.models import (
     Data,
     Emulation,
     ExperimentSpec,
+    Measure,
     PeerGroup,
     Swarm,
     Task,
@@ -33,6 +35,7 @@ from experiments.schema.trained_model import known_model
 from experiments.tasks.errors import TaskError
 from experiments.tasks.settings import read_settings
 
+_ADAPTIVE = ("adam", "adamw", "lamb")  # optimizers with running averages of gradients and their squares
 _NOT_IMAGES = ("language", "speech")  # kinds of models for which no data set is made
 _PROTECTED = ("SECRET", "PASSWORD", "TOKEN", "ACCESS_KEY", "PRIVATE_KEY")
 _SCALE_TOLERANCE = 0.02  # the kernel's windows are not more exact
@@ -57,6 +60,7 @@ class Parts:
     network_tuning: str | None = "default"
     bad: frozenset[Path] = frozenset()  # paths of invalid values; the parts above have their defaults
     task: Task | None = None
+    measure: Measure | None = None
     given: frozenset[str] = frozenset()  # keys of GIVEN that have a value, valid or not
     checkpoint: Checkpoint | None = None
 
@@ -66,8 +70,8 @@ class Parts:
         names = tuple(group.name for group in spec.peers)
         return cls(
             spec.model, spec.data, spec.swarm, names, spec.peers, spec.emulation, tuple(spec.envs), spec.min_peers,
-            spec.network_tuning, task=spec.task, given=frozenset(key for key in cls.GIVEN if getattr(spec, key)),
-            checkpoint=spec.checkpoint,
+            spec.network_tuning, task=spec.task, measure=spec.measure,
+            given=frozenset(key for key in cls.GIVEN if getattr(spec, key)), checkpoint=spec.checkpoint,
         )  # fmt: skip
 
     @property
@@ -84,6 +88,7 @@ def cross_problems(parts: Parts) -> Iterator[tuple[Path, str]]:
     yield from _averaging(parts)
     yield from _timeouts(parts)
     yield from _optimizer(parts)
+    yield from _schedule(parts)
     yield from _secrets(parts)
     if parts.emulation is not None:
         yield from _checkpoint(parts, parts.emulation)
@@ -204,15 +209,33 @@ def _optimizer(parts: Parts) -> Iterator[tuple[Path, str]]:
     if parts.swarm is None or ("swarm", "optimizer", "name") in parts.bad:
         return
     optimizer = parts.swarm.optimizer
-    for key, users in (("momentum", ("sgd",)), ("betas", ("adam", "lamb")), ("eps", ("adam", "lamb"))):
+    for key, users in (("momentum", ("sgd",)), ("betas", _ADAPTIVE), ("eps", _ADAPTIVE)):
         if getattr(optimizer, key) is not None and optimizer.name not in users:
             yield (
                 ("swarm", "optimizer", key),
-                f"{optimizer.name} has no '{key}' (only {' and '.join(users)}); remove the key",
+                f"{optimizer.name} has no '{key}' (only {', '.join(users)}); remove the key",
             )
     for i, beta in enumerate(optimizer.betas or ()):
         if not 0 <= beta < 1:
             yield ("swarm", "optimizer", "betas", i), f"found {beta:g}; must be at least 0 and below 1"
+
+
+def _schedule(parts: Parts) -> Iterator[tuple[Path, str]]:
+    schedule = None if parts.swarm is None else parts.swarm.schedule
+    if schedule is None or any(path[:2] == ("swarm", "schedule") for path in parts.bad):
+        return
+    if schedule.final is not None and not KINDS[schedule.kind].has_final:
+        falling = " and ".join(name for name, kind in KINDS.items() if kind.has_final)
+        yield (
+            ("swarm", "schedule", "final"),
+            f"{schedule.kind} has no 'final' (only {falling}); remove the key",
+        )
+    if parts.measure is not None and schedule.warmup_epochs >= parts.measure.all_epochs:
+        yield (
+            ("swarm", "schedule", "warmup_epochs"),
+            f"found {schedule.warmup_epochs}; must be below measure.warmup_epochs + measure.epochs = "
+            f"{parts.measure.all_epochs}, or the rate never gets beyond its warm-up",
+        )
 
 
 def _secrets(parts: Parts) -> Iterator[tuple[Path, str]]:

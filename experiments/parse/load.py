@@ -285,6 +285,7 @@ def _sound_parts(data: dict[str, Any], bad: frozenset[_document.Path]) -> Parts:
         peers=tuple(peers),
         emulation=part("emulation"),
         envs=envs,
+        measure=part("measure"),
         min_peers=part("min_peers"),
         network_tuning=part("network_tuning"),
         bad=bad,

@@ -36,7 +36,7 @@ class PeerConfig:
     coalesce: int  # accelerator steps per reported optimizer step (about one progress report a second)
     max_epochs: int  # stop after this hivemind epoch
     compression: str  # "none" | "float16" | "uniform8bit" | "blockwise8bit" | "powersgd:<rank>"
-    optimizer: Mapping[str, Any]  # {"name": "adam"|"sgd"|"lamb", "lr": ..., ...}
+    optimizer: Mapping[str, Any]  # {"name": "adam"|"adamw"|"sgd"|"lamb", "lr": ..., ...}
     matchmaking_time_s: float
     averaging_timeout_s: float
     next_chunk_timeout_s: float
@@ -64,6 +64,9 @@ class PeerConfig:
     averaging_region: str = ""  # hierarchical: peers of the same region average among themselves first
     overlap: str = "none"  # "none" | "delayed": a round overlaps with the next epoch's calculation
     plain: bool = False  # a plain torch loop without averaging; this is the only peer
+    # {"kind": ..., "epochs": ..., ...} of experiments.learning_rate.RateSchedule; empty: the rate stays
+    schedule: Mapping[str, Any] = field(default_factory=dict)
+    clip_norm: float | None = None  # maximum L2 norm of the averaged gradient
     # the user's own task; None: what `model` names
     task: Mapping[str, Any] | None = None  # {"call": "module:function", "with": {...}, "sha256": ...}
     code_folder: str = ""  # the user's files, relative to this config's folder; first on sys.path. "": none

@@ -21,6 +21,7 @@ from experiments.averaging.methods import EXCHANGES, OVERLAPS, method_of
 from experiments.averaging.overlap import BLOCKING
 from experiments.averaging.records import AveragingMethod
 from experiments.averaging.single_peer import SINGLE_PEER
+from experiments.learning_rate import KINDS
 from experiments.schema import fields as f
 from experiments.schema.checkpoint import Checkpoint
 from experiments.schema.limits import Limits
@@ -37,22 +38,53 @@ class _Section(BaseModel):
 class Optimizer(_Section):
     """The optimizer that each peer applies to the averaged gradients."""
 
-    name: Literal["adam", "sgd", "lamb"] = Field(default="adam", description="adam, sgd or lamb.")
+    name: Literal["adam", "adamw", "sgd", "lamb"] = Field(
+        default="adam", description="adam, adamw, sgd or lamb."
+    )
     lr: float = Field(default=0.001, gt=0, le=10, description="Learning rate.")
     momentum: float | None = Field(default=None, ge=0, lt=1, description="Momentum, for sgd.")
     betas: Annotated[tuple[float, float], Field(strict=False)] | None = Field(
-        default=None, description="Coefficients of the running averages, for adam and lamb."
+        default=None, description="Coefficients of the running averages, for all but sgd."
     )
     eps: float | None = Field(
-        default=None, gt=0, le=1, description="Term for numerical stability, for adam and lamb."
+        default=None, gt=0, le=1, description="Term for numerical stability, for all but sgd."
     )
     weight_decay: float | None = Field(
-        default=None, ge=0, le=1, description="L2 penalty. Default: no penalty."
+        default=None,
+        ge=0,
+        le=1,
+        description="adam and sgd: L2 penalty, added to the gradient; adamw and lamb: decay of the weights, apart from the "
+        "gradient. Default: 0.01 for adamw, as in torch, otherwise 0.",
     )
 
     def as_mapping(self) -> dict[str, Any]:
         """Return the keys that are set, for the peer's config."""
         return {key: value for key, value in self.model_dump().items() if value is not None}
+
+
+class RateSchedule(_Section):
+    """How the learning rate depends on the hivemind epoch, equally on all peers (docs/training.md)."""
+
+    kind: Literal["constant", "linear", "cosine", "inverse_sqrt"] = Field(
+        description=f"After the warm-up, {'; '.join(f'{name}: {kind.meaning}' for name, kind in KINDS.items())}."
+    )
+    warmup_epochs: int = Field(
+        default=0,
+        ge=0,
+        le=10_000,
+        description="Epochs in which the rate rises in equal parts to `optimizer.lr`.",
+    )
+    final: float | None = Field(
+        default=None,
+        ge=0,
+        le=1,
+        description="What linear and cosine fall towards until the end of the run, as a fraction of `optimizer.lr`. Default: 0.",
+    )
+
+    def as_mapping(self, epochs: int) -> dict[str, Any]:
+        """Return the schedule of a run of so many epochs, for the peer's config."""
+        settings = {"kind": self.kind, "epochs": epochs, "warmup_epochs": self.warmup_epochs}
+        return settings if self.final is None else {**settings, "final": self.final}
 
 
 class Workers(_Section):
@@ -185,6 +217,16 @@ class Swarm(_Section):
     optimizer: Optimizer = Field(
         default_factory=Optimizer, description="Optimizer that each peer runs after averaging."
     )
+    schedule: RateSchedule | None = Field(
+        default=None, description="How the learning rate changes. Default: it stays. See the section below."
+    )
+    clip_norm: float | None = Field(
+        default=None,
+        gt=0,
+        le=1e6,
+        description="Maximum L2 norm of the averaged gradient, over all parameters. A longer one is shortened to it before the "
+        "optimizer's step.",
+    )
     matchmaking_time_s: float = Field(
         default=5.0, ge=0.5, le=120, description="Minimum time for finding an averaging group."
     )
@@ -276,6 +318,11 @@ class Measure(_Section):
         default=1, ge=0, le=100, description="Epochs at the start that are shown but excluded from all means."
     )
     epochs: int = Field(default=2, ge=1, le=10_000, description="Measured epochs, after the warm-up.")
+
+    @property
+    def all_epochs(self) -> int:
+        """Epochs of the whole run."""
+        return self.warmup_epochs + self.epochs
 
 
 class Preempt(_Section):

@@ -63,6 +63,7 @@ _SECTIONS: tuple[tuple[str, type[Any]], ...] = (
     ("data.workers", schema.Workers),
     ("swarm", schema.Swarm),
     ("swarm.optimizer", schema.Optimizer),
+    ("swarm.schedule", schema.RateSchedule),
     ("peers[]", schema.PeerGroup),
     ("peers[].resources, peers[].any_of[]", schema.Resources),
     ("peers[].replace", schema.Replace),

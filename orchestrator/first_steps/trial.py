@@ -212,6 +212,8 @@ def lone_config(spec: ExperimentSpec, code: TaskCode | None, folder: Path, batch
         max_epochs=0,
         compression=swarm.compression,
         optimizer=swarm.optimizer.as_mapping(),
+        schedule={} if swarm.schedule is None else swarm.schedule.as_mapping(spec.measure.all_epochs),
+        clip_norm=swarm.clip_norm,
         matchmaking_time_s=swarm.matchmaking_time_s,
         averaging_timeout_s=swarm.averaging_timeout_s,
         next_chunk_timeout_s=0.0,
@@ -381,17 +383,23 @@ def _repeated(
 def _train(
     config: PeerConfig, runner: TaskRunner, items: Iterator[Item], steps: int, clock: Callable[[], float]
 ) -> tuple[list[float], list[float]]:
-    """Train; returns the loss and the seconds of each step, from moving the batch to the optimizer's end."""
+    """Train; returns the loss and the seconds of each step, from moving the batch to the optimizer's end.
+
+    Each step counts as an epoch, so the first ones have the rates of a run's first ones.
+    """
     from experiments.peer.optimizer.build import torch_optimizer_of
+    from experiments.peer.optimizer.update_rule import update_rule_of
 
     optimizer = torch_optimizer_of(config.optimizer)(runner.parameter_groups())
     losses: list[float] = []
     seconds: list[float] = []
-    for _ in range(steps):
+    rule = update_rule_of(config, optimizer)
+    for step in range(1, steps + 1):
         collated = runner.collate([next(items) for _ in range(config.batch_size)])
         began = clock()
         loss = runner.loss(runner.move(collated))
         runner.backward(loss)
+        rule.apply(step)
         optimizer.step()
         optimizer.zero_grad()
         runner.wait()

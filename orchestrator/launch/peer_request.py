@@ -203,6 +203,8 @@ def peer_config(
         coalesce=emulation.steps_per_report(place.accelerator),
         max_epochs=spec.measure.warmup_epochs + spec.measure.epochs,
         optimizer=swarm.optimizer.as_mapping(),
+        schedule={} if swarm.schedule is None else swarm.schedule.as_mapping(spec.measure.all_epochs),
+        clip_norm=swarm.clip_norm,
         matchmaking_time_s=matchmaking_s,
         averaging_timeout_s=_averaging_timeout_s(
             swarm.averaging_timeout_s / c, emulation, emulated, matchmaking_s

@@ -14,6 +14,7 @@ from hivemind.compression import (
     NoCompression,
     RoleAdaptiveCompression,
 )
+from hivemind.optim.state_averager import initialize_optimizer_state_
 
 from experiments.averaging import methods
 from experiments.averaging.records import AveragingMethod, Compression, Setting
@@ -25,6 +26,7 @@ from experiments.peer.config import PeerConfig, PeerConfigError
 from experiments.peer.optimizer.lamb import Lamb
 from experiments.peer.optimizer.overlap import OverlappedOptimizer
 from experiments.peer.optimizer.swarm_optimizer import SwarmOptimizer
+from experiments.peer.optimizer.update_rule import update_rule_of
 
 _NEVER = 10**9
 _FIRST_ATTEMPT = 0.7  # of the averaging timeout, for one all-reduce; the rest is for a retry
@@ -41,6 +43,7 @@ _SWARM_OPTIMIZERS: dict[str, type[SwarmOptimizer]] = {
 }
 _OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
     "sgd": torch.optim.SGD,
     "lamb": Lamb,
 }
@@ -94,6 +97,26 @@ def torch_optimizer_of(settings: Mapping[str, Any]) -> Callable[[Iterable[Any]],
     return factory
 
 
+def with_state(make: Callable[[Any], torch.optim.Optimizer]) -> Callable[[Any], torch.optim.Optimizer]:
+    """Return a factory whose optimizers have their statistics, as those of a downloaded state, but have moved no weight.
+
+    Hivemind takes a step with zero gradients for that, in which weight decay moves the weights (with adam, whose penalty is
+    part of the gradient, by the whole learning rate). Here that step's learning rate and weight decay are 0.
+    """
+
+    def made(parameters: Any) -> torch.optim.Optimizer:
+        optimizer = make(parameters)
+        before = [(group["lr"], group.get("weight_decay", 0.0)) for group in optimizer.param_groups]
+        for group in optimizer.param_groups:
+            group.update(lr=0.0, weight_decay=0.0)
+        initialize_optimizer_state_(optimizer)
+        for group, (lr, weight_decay) in zip(optimizer.param_groups, before, strict=True):
+            group.update(lr=lr, weight_decay=weight_decay)
+        return optimizer
+
+    return made
+
+
 def _hierarchical(config: PeerConfig, _: Compression) -> Callable[..., RoundAverager]:
     return partial(HierarchicalAverager, region=config.averaging_region)
 
@@ -134,7 +157,7 @@ def build_optimizer(
         target_batch_size=config.target_batch_size,
         batch_size_per_step=config.samples_per_step,
         params=list(parameters),
-        optimizer=torch_optimizer_of(config.optimizer),
+        optimizer=with_state(torch_optimizer_of(config.optimizer)),
         matchmaking_time=config.matchmaking_time_s,
         averaging_timeout=timeout,
         allreduce_timeout=_FIRST_ATTEMPT * timeout,
@@ -156,6 +179,7 @@ def build_optimizer(
             allow_state_sharing=False,  # a joiner needs the weights, not stale gradients
         ),
         averager_opts={
+            "initialize_optimizer": False,
             "request_timeout": config.request_timeout_s,
             "ask_timeout_s": config.dht_timeout_s,
             # averages and factors (below) received as float16 are served as float16, without loss; others uncompressed
@@ -167,6 +191,7 @@ def build_optimizer(
         shutdown_timeout=2,
     )
     optimizer.sync_work_s = config.sync_work_s
+    optimizer.state_averager.before_step = update_rule_of(config, optimizer.state_averager.optimizer).apply
     if isinstance(optimizer.grad_averager, PowerSgdAverager):
         optimizer.state_averager.rank = method.compression.rank
         optimizer.state_averager.last_factors = optimizer.grad_averager.factors

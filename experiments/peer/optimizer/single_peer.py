@@ -13,6 +13,7 @@ from experiments.peer.config import PeerConfig
 from experiments.peer.optimizer.build import torch_optimizer_of
 from experiments.peer.optimizer.progress_tracker import PunctualTracker
 from experiments.peer.optimizer.swarm_optimizer import Round
+from experiments.peer.optimizer.update_rule import update_rule_of
 
 
 class _Progress(Protocol):
@@ -32,11 +33,19 @@ class PlainOptimizer:
     and the epoch ends. Nothing is synchronised: an epoch consists of calculation only.
     """
 
-    def __init__(self, optimizer: torch.optim.Optimizer, tracker: Any, target_batch_size: int) -> None:
-        """`tracker`: a `hivemind.ProgressTracker`, whose reports the monitor reads."""
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        tracker: Any,
+        target_batch_size: int,
+        before_step: Callable[[int], None] = lambda epoch: None,
+    ) -> None:
+        """`tracker`: a `hivemind.ProgressTracker`, whose reports the monitor reads. `before_step`: called with the epoch
+        that a step ends.
+        """
         self.tracker = tracker
         self._progress: _Progress = tracker
-        self._optimizer, self._target = optimizer, target_batch_size
+        self._optimizer, self._target, self._before_step = optimizer, target_batch_size, before_step
         self.local_epoch, self._samples, self._steps = 0, 0, 0
         # never called, since there are no rounds
         self.on_round_begins: Callable[[], None] | None = None
@@ -56,6 +65,7 @@ class PlainOptimizer:
             for parameter in self._parameters():
                 if parameter.grad is not None:
                     parameter.grad.div_(self._steps)
+            self._before_step(self.local_epoch + 1)
             self._optimizer.step()
             self._optimizer.zero_grad(set_to_none=False)
             self._samples, self._steps, self._ended = 0, 0, True
@@ -111,4 +121,6 @@ def build_plain(
         start=True,
     )
     tracker.samples_per_step = config.samples_per_step
-    return PlainOptimizer(optimizer, tracker, config.target_batch_size)
+    return PlainOptimizer(
+        optimizer, tracker, config.target_batch_size, update_rule_of(config, optimizer).apply
+    )

@@ -213,7 +213,9 @@ class SwarmOptimizer(hivemind.Optimizer):
         self.scheduled_grads = self._take_scheduled()
         super()._begin_averaging_gradients(grad_scaler)  # without other peers it cancels the scheduled round
         self._step_alone()
-        return False
+        # False would make Hivemind load the gradients into the averager again, divided by their number once more, and
+        # that is what a peer that misses this step would download
+        return True
 
     def _others_expected(self) -> bool:
         return max(self.round.swarm_peers - 1, self._others_known()) > 0
@@ -253,7 +255,9 @@ class SwarmOptimizer(hivemind.Optimizer):
         self._local_gradients_loaded = True
 
     def _average_gradients_and_load_into_optimizer(self, maybe_step_control: StepControl | None) -> None:
-        """Average and load the result into the optimizer. Raises as `_average`."""
+        """Average and load the result into the optimizer, unless this peer steps alone. Raises as `_average`."""
+        if self._local_gradients_loaded:
+            return
         group = self._average(maybe_step_control)
         if group is None:
             self._step_alone()

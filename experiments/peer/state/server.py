@@ -59,6 +59,7 @@ class StateDonor(TrainingStateAverager):
         """`update_compression`: compression of the averaged gradients that are served."""
         self.lineage = ""  # hash over the rounds that led to the weights; changes with them
         self.next_lineage: Callable[[], str] = lambda: self.lineage  # called when the weights change
+        self.before_step: Callable[[int], None] = lambda epoch: None  # called with the epoch that a step ends
         self._update_compression = update_compression or NoCompression()
         self._ask_timeout_s = ask_timeout_s
         self.last_update: Callable[[], Sequence[torch.Tensor] | None] = lambda: None
@@ -92,10 +93,15 @@ class StateDonor(TrainingStateAverager):
         self.say(averaging=False)
 
     def step(self, *args: Any, **kwargs: Any) -> Any:
-        """Like Hivemind's, but no state is packed while epoch, weights and lineage change."""
+        """Like Hivemind's, but no state is packed while epoch, weights and lineage change.
+
+        All steps of this peer come here: those of rounds, and those taken with a downloaded update.
+        """
         if not kwargs.get("increment_epoch"):
             return super().step(*args, **kwargs)
         with self._weights_lock:
+            if kwargs.get("optimizer_step"):
+                self.before_step(self.local_epoch + 1)
             result = super().step(*args, **kwargs)
             self._before, self.lineage = self.lineage, self.next_lineage()
         return result

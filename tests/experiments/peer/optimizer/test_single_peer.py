@@ -20,7 +20,9 @@ from peer_rig import PeerProcess, config_of, serve_folder
 from cloud.storage.counter import ByteCounter
 from cloud.storage.digits import write_shards
 from cloud.storage.samples import Cursor
+from experiments.learning_rate import RateSchedule
 from experiments.peer.optimizer.single_peer import PlainOptimizer
+from experiments.peer.optimizer.update_rule import UpdateRule
 from experiments.peer.training.loader import Loaded
 from experiments.peer.training.loop import Hooks, Trainer
 from metrics.epochs.granularity import calculation, communication, granularity
@@ -82,6 +84,20 @@ def test_it_steps_with_the_mean_gradient_of_the_target_batch():
     plain.leave_round(1.0)
     plain.withdraw_progress(1.0)
     assert tracker.ended == 1
+
+
+def test_a_plain_loop_steps_with_the_clipped_mean_at_the_epochs_rate() -> None:
+    weight = torch.nn.Parameter(torch.zeros(4))
+    optimizer = torch.optim.SGD([weight], lr=1.0)
+    rule = UpdateRule(optimizer, RateSchedule("linear", 4), 1.0)
+    plain, moved = PlainOptimizer(optimizer, FakeTracker(), 8, rule.apply), list[float]()
+    for _ in range(4):
+        before = weight.detach().clone()
+        for _ in range(2):
+            (3.0 * weight.sum()).backward()  # a mean gradient of length 6
+            plain.step(batch_size=4)
+        moved.append(float((before - weight.detach()).norm()))
+    assert moved == pytest.approx([1.0, 0.75, 0.5, 0.25], rel=1e-5)
 
 
 def run(

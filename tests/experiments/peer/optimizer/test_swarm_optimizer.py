@@ -121,6 +121,7 @@ def epochs(folder: Path) -> dict[str, tuple[float, Round, Any]]:
         extra = {
             "epochs": optimizer.local_epoch - before, "attempts": controls.began, "retried": list(retried),
             "lost": optimizer._version.lost,
+            "served": [float(sent[0]) for sent in optimizer._last_update() or ()],
             "seconds": time.monotonic() - began, "loads": list(loads), "new lineage": optimizer._lineage != lineage,
         }  # fmt: skip
         found[name] = moved, done, extra
@@ -163,6 +164,12 @@ def test_alone_it_steps_with_the_mean_of_the_gradients(found) -> None:
     moved, done, extra = found["alone"]
     assert moved == 2.5
     assert (done.group_size, done.losses, extra["epochs"]) == (1, [], 1)
+
+
+@pytest.mark.parametrize("why", ["alone", "the others died"])
+def test_a_lone_peer_serves_the_gradient_with_which_it_stepped(found, why: str) -> None:
+    moved, _, extra = found[why]
+    assert extra["served"] == [moved]
 
 
 def test_lost_all_reduce_is_reported_in_the_next_attempt(found) -> None:

@@ -15,7 +15,9 @@ from hivemind.compression import Float16Compression
 from hivemind_here import apart
 from peer_rig import config_of
 
+from experiments.learning_rate import RateSchedule
 from experiments.peer.optimizer.build import state_compression
+from experiments.peer.optimizer.update_rule import UpdateRule
 from experiments.peer.state.catch_up import Get, Limits, Offer, catch_up
 from experiments.peer.state.client import Chunk
 from experiments.peer.state.server import StateDonor
@@ -69,6 +71,8 @@ class Peer:
             start=True,
         )
         self.donor.last_update = lambda: [self.averaged]
+        # each step has another rate, and a gradient of length 3.8 is clipped
+        self.donor.before_step = UpdateRule(self.donor.optimizer, RateSchedule("cosine", 8, 3), 0.5).apply
 
     def step(self, seed: int) -> None:
         torch.manual_seed(seed)
