@@ -230,7 +230,9 @@ def comparison_text(study: str | None, compared: Compared, form: Format, wide: b
         others = "all columns" if wide else "epoch rate, comm s"
         pairs = "" if wide else "; other columns: published / emulated (difference)"
         lines.append(f"{others}: published / replayed / emulated{pairs}; ON: where the run ran")
-        lines.append("epoch rate: samples/s, the mean of the epochs' rates, as in the paper")
+        lines.append(
+            "epoch rate: samples/s, the mean of the epochs' rates; granularity: of their ratios, as in the paper"
+        )
         lines += study_checks(compared)
         lines += [
             f"{r.experiment} ({r.run_id}): not judged: {r.not_judged}" for r in compared.shown if r.not_judged
