@@ -123,7 +123,8 @@ _STATUS: Mapping[str, Callable[[Any], bool]] = {
     "warnings": lambda value: isinstance(value, list) and all(map(_text, value)),
 }  # fmt: skip
 _JOB: Mapping[str, Callable[[Any], bool]] = {
-    "phase": _text, "error": _text, "at_s": _number, "exit_code": lambda value: _number(value) and isinstance(value, int),
+    "phase": _text, "error": _text, "hopeless": _flag, "at_s": _number,
+    "exit_code": lambda value: _number(value) and isinstance(value, int),
 }  # fmt: skip
 
 

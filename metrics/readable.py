@@ -5,6 +5,7 @@ For sentences, pages and charts. JSON and CSV keep the exact numbers.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from decimal import Decimal
 
@@ -21,17 +22,24 @@ def number(value: float | None, digits: int = 4) -> str:
     return f"{value:,.0f}" if abs(value) >= 10**digits - 0.5 else f"{value:.{digits}g}"
 
 
-def usd(amount: Decimal | float | None) -> str:
-    """Format dollars: `$1,234.50`, three significant digits below a dollar, `< $0.01` below a cent, None as `unknown`."""
-    if amount is None:
+def usd(amount: Decimal | float | str | None) -> str:
+    """Format dollars: `$1,234.50`, below a dollar with up to four decimals (`$0.0897`, `$0.50`), `< $0.01` below a cent.
+
+    None and what is no number: `unknown`.
+    """
+    try:
+        value = math.nan if amount is None else float(amount)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
         return "unknown"
-    value = float(amount)
     sign, size_usd = ("-" if value < 0 else ""), abs(value)
     if 0 < size_usd < 0.01:
         return f"> {sign}$0.01" if sign else "< $0.01"
     if size_usd == 0 or size_usd >= 0.995:
         return f"{sign}${size_usd:,.2f}"
-    return f"{sign}${size_usd:.3g}"
+    decimals = f"{size_usd:.4f}"
+    return f"{sign}${decimals[:4]}{decimals[4:].rstrip('0')}"
 
 
 def unit_of_bytes(most_bytes: float) -> tuple[str, float]:

@@ -10,10 +10,11 @@ from html import escape
 from typing import Any
 
 from metrics.events.evaluation import evaluation_words
-from metrics.figures import headlines
+from metrics.figures import FIGURES, headlines
 from metrics.readable import number, usd
 
 _UNKNOWN = "unknown"
+_GRANULARITY = FIGURES["granularity"].heading
 
 
 def run_html(summary: Mapping[str, Any]) -> str:
@@ -40,7 +41,7 @@ def run_html(summary: Mapping[str, Any]) -> str:
 def study_html(rows: Sequence[Mapping[str, Any]], emulated: Sequence[str], problems: Sequence[str]) -> str:
     """A study: one row per run. `emulated`: the names of emulated runs."""
     first = _emulated(f"Emulated: {', '.join(emulated)}.") if emulated else ""
-    names = ("run", "model", "peers", "samples/s", "95 % interval", "granularity", "speed-up", "warnings")
+    names = ("run", "model", "peers", "samples/s", "95 % interval", _GRANULARITY, "speed-up", "warnings")
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in names)
     body = "".join(
         "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in _study_cells(row)) + "</tr>" for row in rows

@@ -38,6 +38,7 @@ _CURVES = ("sps", "comm_s")
 _BY_TOKEN = ("loss", "perplexity")  # per token, or per whatever else the model predicts
 _SLACK = 0.1  # of the smaller target batch: rounds overshoot the target by some samples
 _NO_SPREAD = 1e-9  # relative: less is rounding
+_COLUMNS = ("key", "figure", "difference", "95 % interval", "noise")  # of tables with a column per run
 _ONE_VALUE = "one value per run; repeat both runs to learn how much it varies"
 
 
@@ -151,9 +152,13 @@ class Differences:
 
     @property
     def names(self) -> dict[str, str]:
-        """A short name by run id: the experiment if the runs' experiments differ, otherwise the id."""
+        """A short name by run id: the experiment if the runs' experiments differ, otherwise the id.
+
+        Names are columns of tables, so none is that of another column.
+        """
         distinct = len({run.experiment for run in self.runs}) == len(self.runs)
-        return {run.run_id: run.experiment if distinct else run.run_id for run in self.runs}
+        names = {run.run_id: run.experiment if distinct else run.run_id for run in self.runs}
+        return {run_id: f"run {name}" if name in _COLUMNS else name for run_id, name in names.items()}
 
     @property
     def figures(self) -> tuple[str, ...]:
@@ -179,6 +184,24 @@ class Differences:
             for run in self.others
             if run.held_out is not None and name in run.held_out.figures
         ]
+
+    def unevaluated(self) -> list[tuple[str, str]]:
+        """Run ids, and why a held-out figure of the run is not compared. Empty if no run was evaluated."""
+        if not any(run.held_out for run in self.runs):
+            return []
+        found = [(run.run_id, "no evaluation on held-out data") for run in self.runs if run.held_out is None]
+        first = self.first.held_out
+        if first is None:
+            return found
+        for run in self.others:
+            if run.held_out is None:
+                continue
+            own = run.held_out.figures
+            if lacking := [name for name in first.figures if name not in own]:
+                found.append((run.run_id, f"no held-out {', '.join(lacking)}"))
+            if more := [name for name in own if name not in first.figures]:
+                found.append((self.first.run_id, f"no held-out {', '.join(more)}"))
+        return list(dict.fromkeys(found))
 
     def curve_rows(self) -> list[dict[str, Any]]:
         """The points of the curves: losses by samples trained on, and figures by epoch."""
@@ -298,6 +321,7 @@ def differences_document(found: Differences | None) -> dict[str, Any] | None:
             }
             for one in found.held_out()
         ],
+        "not_evaluated": [{"run_id": run_id, "why": why} for run_id, why in found.unevaluated()],
     }
 
 

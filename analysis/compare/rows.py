@@ -115,7 +115,10 @@ def peer_rows(runs: Iterable[StudyRun], name: str, basis: str, single_name: str 
 
 
 def phase_rows(runs: Iterable[StudyRun]) -> list[Row]:
-    """Return calculation and communication of a VM's epoch, one row per run with both. `overlapped_s` is part of both."""
+    """Return calculation and communication of a VM's epoch, one row per run with both. `overlapped_s` is part of both.
+
+    Granularity is their ratio, as in the report of a run (`granularity_of_means`).
+    """
     return [
         {
             "name": run.name,
@@ -124,7 +127,9 @@ def phase_rows(runs: Iterable[StudyRun]) -> list[Row]:
             "calc_s": run.figures["calc_s"].value,
             **_estimate("comm_s", run.figures["comm_s"]),
             "overlapped_s": run.value("overlapped_s") or 0.0,
-            "granularity": run.value("granularity"),
+            "granularity": run.figures["calc_s"].value / comm_s
+            if (comm_s := run.figures["comm_s"].value)
+            else None,
         }
         for run in runs
         if "calc_s" in run.figures and "comm_s" in run.figures

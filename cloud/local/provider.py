@@ -7,7 +7,6 @@ import contextlib
 import dataclasses
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -20,7 +19,7 @@ from typing import Any
 from cloud import provider
 from cloud.local.host import faults, guardian
 from cloud.local.host.store import DATASET_FILE, STORE_FILE, forward_target, remove_store
-from cloud.local.host.vms import Vm, observed, owned, vm_folder
+from cloud.local.host.vms import Vm, observed, owned, remove_disks, vm_folder
 from cloud.local.options import LocalOptions
 from cloud.provider import (
     EndedError,
@@ -194,9 +193,7 @@ class LocalCloud:
         if not guardian.reap(self._run_folder):
             raise TransientError(f"{self._folder}: the emulated cloud does not end; try again")
         remove_store(self._folder)
-        # A VM's disk goes with the VM, except for its logs.
-        for cache in (self._run_folder / "vms").glob("*/cache"):
-            shutil.rmtree(cache, ignore_errors=True)
+        remove_disks(self._run_folder)
 
     def _kill(self) -> None:
         """Kill a host that did not end on request."""

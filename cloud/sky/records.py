@@ -47,7 +47,7 @@ class VmRecord:
     too_dear: bool = False  # it was rented, cost more than its ceiling, and was ended
     notice_at_s: float | None = None
     status: Mapping[str, Any] = field(default_factory=dict)  # the program's latest status.json
-    job: Mapping[str, Any] = field(default_factory=dict)  # job.json: phase, exit_code, error
+    job: Mapping[str, Any] = field(default_factory=dict)  # job.json: phase, exit_code, error, hopeless
     told: bool = False  # it was told which peers to join, or that it starts the swarm
     unreached_since_s: float | None = None
     clock_skew_s: float | None = None  # how far its clock is ahead of this machine's, as last measured

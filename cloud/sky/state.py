@@ -159,9 +159,12 @@ def observed(record: VmRecord, listed: Listed | None, now_s: float) -> Observed:
 def _before_status(record: VmRecord) -> dict[str, Any]:
     """Return the status of a program that has not reported one itself.
 
+    A VM's script that failed before the program started, as it would on every other VM, counts as its program.
     A VM that was told which peers to join does not count as waiting any more: otherwise another VM could be told to start
     the swarm, which would then be a second one.
     """
+    if record.job.get("phase") == "ended" and record.job.get("hopeless") is True:
+        return {"phase": "failed", "error": record.job.get("error"), "hopeless": True}
     phase = {
         "setup": "setup",
         "installing": "installing",

@@ -87,16 +87,18 @@ class ControllerActor:
             earlier = _read_controller_file(self._folder)
             if earlier and meta.status == "running":
                 journal_takeover(store, events, int(earlier["pid"]), os.getpid(), self._now_s())
+            requests = RunRequests(self._folder, store, partial(last_position, store))
             make_shell = partial(
                 Shell,
                 store,
                 self._calls,
-                RunRequests(self._folder, store, partial(last_position, store)),
+                requests,
                 self._folder,
                 now_s=self._now_s,
                 jitter=random.Random(seed).random,
                 spent=spent_of,
                 pace=Pace(**{key.name: getattr(meta, key.name) for key in fields(Pace)}),
+                own_paths=requests.own_paths,
             )
             self._shells = Shells(
                 make_shell, self._folder, asked_to_stop=asked_to_stop, free_reserve=free_reserve

@@ -34,6 +34,7 @@ from orchestrator.core.observations import (
 )
 from orchestrator.core.policy import Jitter
 from orchestrator.core.state import Place, RunState, Slot, SlotState
+from orchestrator.launch.own_paths import OwnPaths
 
 _log = logging.getLogger("orchestrator.controller")
 
@@ -104,9 +105,11 @@ class Shell:
         pace: Pace = Pace(),
         log: Source | None = None,
         roster: Roster | None = None,
+        own_paths: OwnPaths = OwnPaths({}, ""),
     ) -> None:
         """Continue from the store's journal. Raises JournalError if there is none.
 
+        `own_paths`: puts the user's files into what VMs report in place of their copies.
         `log`, `roster`: replacements for the monitor's log and the roster files, used by simulations.
         """
         events = store.records("events")
@@ -119,6 +122,7 @@ class Shell:
         self._joins, self._bad_samples = Joins(store), BadSamples(store)
         self._data_positions = DataPositions(store)
         self._roster: Roster = roster or RosterFile(run_folder)
+        self._own_paths = own_paths
         if not self.state.ended:
             store.set_meta("run_public_key", self._roster.public_key())
         self._seen: tuple[Observed, ...] | None = None  # the last list; None: none read yet
@@ -244,6 +248,8 @@ class Shell:
 
     def _listed(self, seen: Sequence[Observed], now_s: float) -> list[ev.Event]:
         """Events from one provider list: changed observations and missing VMs."""
+        paths = self._own_paths
+        seen = [replace(o, cause=paths.in_text(o.cause), status=paths.in_values(o.status)) for o in seen]
         reported = [_observed(o, now_s) for o in seen]
         self._unrecoverable |= {event.vm for event in reported if event.unrecoverable}
         observed = corroborated(self.state, reported, self._unrecoverable)

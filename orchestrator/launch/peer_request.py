@@ -32,9 +32,10 @@ from metrics.store.meta import EmulationMeta, RunMeta
 from orchestrator.core.events import MONITOR, RequestVm
 from orchestrator.core.state import Place
 from orchestrator.launch.keys import run_key, vm_keys
+from orchestrator.launch.own_paths import OwnPaths
 from orchestrator.launch.rent_checks import aws_buckets, aws_written
 from orchestrator.launch.rented import BARRIER_S, labels_of, store_node
-from orchestrator.launch.task_code import CODE, WHEELS, TaskCall
+from orchestrator.launch.task_code import CODE, WHEELS, TaskCall, copied_paths
 
 _PEER = "experiments.peer.main:main"
 _MONITOR = "experiments.monitor.main:main"
@@ -63,6 +64,7 @@ class RunRequests:
         self._folders = {path.name: str(path) for path in shipped if path.is_dir()}
         task = self._spec.task
         self._requirements = () if task is None else TaskCall.of(self._spec, task).requirements
+        self.own_paths = OwnPaths.of_run(copied_paths(self._spec), folder)
 
     def peer(self, request: RequestVm, place: Place) -> LaunchRequest:
         """The launch request for a slot's VM and its peer."""

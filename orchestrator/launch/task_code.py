@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from experiments.schema.models import ExperimentSpec, Task
 from experiments.schema.requirements import FIND_LINKS, parse_requirement
 from experiments.tasks.settings import FILE_SETTINGS
 from orchestrator.errors import StalePlanError
+from orchestrator.launch.own_paths import OwnPaths
 
 CODE, WHEELS = "code", "wheels"  # folders in a run's folder, and beside a peer's config
 MAX_WHEEL_BYTES = 500_000_000  # of all wheels together
@@ -86,9 +88,16 @@ class TaskCode:
 
     def with_own_paths(self, text: str, folder: Path) -> str:
         """Replace the paths of copies in `folder` by those of the user's files, for messages."""
-        for name, path in self.contents.items():
-            text = text.replace(str(folder / name), str(path))
-        return text
+        return OwnPaths(self.contents, re.escape(str(folder))).in_text(text)
+
+
+def copied_paths(spec: ExperimentSpec) -> dict[str, Path]:
+    """The user's files and folders by the path of their copies, derived from paths alone. Empty without a task."""
+    if spec.task is None:
+        return {}
+    code = [Path(path) for path in spec.code]
+    named = {name_on_peer(file, code): file for file in TaskCall.of(spec, spec.task).single}
+    return {f"{CODE}/{name}": path for name, path in {**named, **{path.name: path for path in code}}.items()}
 
 
 def task_code(spec: ExperimentSpec, task: Task) -> TaskCode:

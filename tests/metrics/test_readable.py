@@ -16,10 +16,10 @@ from metrics.readable import few, number, size, usd
     [
         (None, "unknown"), (0, "$0.00"), (6.853e-05, "< $0.01"), (Decimal("0.00999"), "< $0.01"), (-0.001, "> -$0.01"),
         (0.01, "$0.01"), (Decimal("0.0897"), "$0.0897"), (0.9999, "$1.00"), (1.5, "$1.50"), (-12.345, "-$12.35"),
-        (1234.5, "$1,234.50"),
+        (1234.5, "$1,234.50"), (0.5, "$0.50"), (0.54449, "$0.5445"), ("0.18", "$0.18"), ("nan", "unknown"), ("none", "unknown"),
     ],
 )  # fmt: skip
-def test_dollars(amount: Decimal | float | None, text: str):
+def test_dollars(amount: Decimal | float | str | None, text: str):
     assert usd(amount) == text
 
 

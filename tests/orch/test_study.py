@@ -66,6 +66,7 @@ def test_study_html(two_runs: Path):
     assert "<b>" not in html
     assert "&lt;b&gt;a&lt;/b&gt; (a-20231114-aaaa)" in html
     assert "No problem." in html
+    assert '<th scope="col">granularity, mean of ratios</th>' in html
 
 
 def test_only_some_runs_of_several_folders(two_runs: Path):

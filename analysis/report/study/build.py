@@ -107,6 +107,10 @@ def build(
         parts = [*(one for one in (curves_section(compared.differences),) if one.rows), *parts]
         if unlike := unlike_published(compared):
             shown.append(Section("Not beside the paper", " ".join(unlike)))
+        if not compared.published and compared.missing:  # else the comparison with the paper names them
+            shown.append(
+                Section("Left out", " ".join(f"{name}: {why}." for name, why in compared.missing.items()))
+            )
     if compared and compared.accuracy:
         shown.append(accuracy_section(compared.accuracy))
     if compared and compared.gains and compared.gains.verdicts:

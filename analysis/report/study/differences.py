@@ -69,11 +69,16 @@ def configuration_line(found: Differences) -> str:
     configurations = [run.configuration for run in found.runs]
     count = len(differing(configurations))
     same = f"{same_keys(configurations)} with the same value in all"
-    line = f"Configuration: {count} {'key differs' if count == 1 else 'keys differ'}, {same}."
-    unknown = [found.names[run.run_id] for run in found.runs if not run.configuration.whole]
+    unknown = _without_experiment(found)
+    known = "known " if unknown else ""
+    line = f"Configuration: {count} {known}{'key differs' if count == 1 else 'keys differ'}, {same}."
     if unknown:
-        line += f" No complete experiment is stored with {', '.join(unknown)}: other keys are unknown."
+        line += f" No complete experiment is stored with {unknown}: whether other keys differ is unknown."
     return line
+
+
+def _without_experiment(found: Differences) -> str:
+    return ", ".join(found.names[run.run_id] for run in found.runs if not run.configuration.whole)
 
 
 def figure_table(found: Differences, others: Sequence[OwnRun]) -> list[Row]:
@@ -223,6 +228,65 @@ def long_rows(found: Differences) -> list[Row]:
     return rows
 
 
+AGAINST_COLUMNS = (
+    "of", "value", "low", "high", "n", "against", "against_value", "ratio", "ratio_low", "ratio_high", "beyond_noise",
+    "samples", "against_samples", "better", "why",
+)  # fmt: skip
+"""Columns of `against_rows` beside experiment, run_id, figure, host_contended, target and origin."""
+
+
+def against_rows(found: Differences) -> list[Row]:
+    """Return one row per run but the first and figure, loss or held-out figure, with the first run's value.
+
+    `of`: "figure", "loss" (after equally many samples) or "evaluation". None: unknown.
+    """
+    first, runs = found.first, {run.run_id: run for run in found.runs}
+
+    def row(of: str, figure: str, run_id: str, **numbers: Any) -> Row:
+        run = runs[run_id]
+        about = {
+            "experiment": run.experiment,
+            "run_id": run_id,
+            "figure": figure,
+            "of": of,
+            "against": first.run_id,
+        }
+        ran = {"host_contended": run.ran.host_contended, "target": run.ran.target, "origin": run.origin}
+        return {**about, **ran, **numbers}
+
+    rows: list[Row] = []
+    for key in found.figures:
+        theirs = found.figure(key, first).estimate
+        for run in found.others:
+            one = found.figure(key, run)
+            own = one.estimate
+            rows.append(
+                row(
+                    "figure", key, run.run_id,
+                    value=own and own.value, low=own and own.low, high=own and own.high, n=own and own.n,
+                    against_value=theirs and theirs.value, ratio=one.ratio, ratio_low=one.low, ratio_high=one.high,
+                    beyond_noise=one.beyond_noise, why=one.why,
+                )
+            )  # fmt: skip
+    for loss in found.losses():
+        rows.append(
+            row(
+                "loss", loss.figure, loss.run_id,
+                value=loss.own and loss.own.loss, against_value=loss.first and loss.first.loss,
+                samples=loss.own and loss.own.samples, against_samples=loss.first and loss.first.samples, why=loss.why,
+            )
+        )  # fmt: skip
+    for end in found.held_out():
+        values = {"value": end.value, "against_value": end.first, "better": end.better, "why": end.why}
+        rows.append(row("evaluation", end.figure, end.run_id, **values))
+    return rows
+
+
+def held_out_notes(found: Differences) -> list[str]:
+    """Return the runs whose held-out figures are not compared, a sentence each."""
+    return [f"Not compared: {found.names[run_id]}: {why}." for run_id, why in found.unevaluated()]
+
+
 def difference_cards(found: Differences) -> list[Card]:
     """Return the headlines: the fastest and the cheapest run, and how many keys of the configuration differ."""
     cards: list[Card] = []
@@ -244,7 +308,13 @@ def difference_cards(found: Differences) -> list[Card]:
     configurations = [run.configuration for run in found.runs]
     if found.others:
         count = str(len(differing(configurations)))
-        cards.append(Card("Keys that differ", count, f"{same_keys(configurations)} have the same value"))
+        same, unknown = f"{same_keys(configurations)} have the same value", _without_experiment(found)
+        if unknown:
+            cards.append(
+                Card("Known keys that differ", count, f"{same}; the other keys of {unknown} are unknown")
+            )
+        else:
+            cards.append(Card("Keys that differ", count, same))
     return cards
 
 
@@ -264,6 +334,7 @@ def difference_sections(found: Differences) -> list[Section]:
         columns = ["held-out", "run", "better", "note"]
         figures += table(held_out, "Held-out figures at the end of the runs", text=columns)
         figures += _paragraphs([HELD_OUT_RULE])
+    figures += _paragraphs(held_out_notes(found))
     lead = "Each figure of a run, and its difference from the first run."
     return [
         Section("Configuration", configuration_line(found), html=runs),

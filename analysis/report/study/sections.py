@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _BASES = ((PAPER_BASIS, "the paper's basis"), (ONE_CLOCK, "one clock"))
 _FAMILIES = (("CV", "cost-cv", "Figure 1"), ("NLP", "cost-nlp", "Figure 15"))
 _GRANULARITY = "The paper's phase timers miss the wait for the GPU, so it is higher by wall clock."
+_MEAN_OF_RATIOS = "Mean of the epochs' ratios of calculation to communication."
 AGAINST_PEERS = ("throughput", "granularity", "speedup")
 """Names of the sections that need several numbers of peers."""
 _SCATTER_LEAD = (
@@ -131,8 +132,8 @@ def _against_peers(runs: Sequence[StudyRun], paper: bool) -> list[Drawn]:
         ),
         Drawn(
             "granularity", "Granularity against peers",
-            f"{figures}{_GRANULARITY if paper else 'Mean of the epochs.'}", ratio_rows,
-            lambda: against_peers(ratio_panels, "granularity", log=True, together=True),
+            f"{figures}{_GRANULARITY if paper else _MEAN_OF_RATIOS}", ratio_rows,
+            lambda: against_peers(ratio_panels, "granularity, mean of ratios", log=True, together=True),
         ),
         Drawn(
             "speedup", "Speed-up on both bases",

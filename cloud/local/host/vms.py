@@ -122,3 +122,10 @@ def write_vm_folder(
             file.write(content)
     for name, source in (folders or {}).items():
         shutil.copytree(source, folder / name, dirs_exist_ok=True)
+
+
+def remove_disks(run_folder: Path) -> None:
+    """Remove what the VMs of an ended run had on their disks besides logs: shard caches and copies of the user's code."""
+    for name in ("cache", "code"):
+        for folder in (run_folder / "vms").glob(f"*/{name}"):
+            shutil.rmtree(folder, ignore_errors=True)

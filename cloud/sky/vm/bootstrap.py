@@ -54,14 +54,15 @@ _SCRIPT = r"""#!/bin/bash
 set -u
 cd "$HOME/orch-vm" || exit 1
 umask 077
-report() {  # phase, exit code or null, error
+report() {  # phase, exit code or null, error, "hopeless" if every other VM of the run would fail in the same way
     "$PYTHON3" -c 'import json, os, sys, time
-phase, code, error = sys.argv[1:4]
+phase, code, error, hopeless = sys.argv[1:5]
 with open("job.json.new", "w") as file:
-    json.dump({"phase": phase, "exit_code": None if code == "null" else int(code), "error": error, "at_s": time.time()}, file)
-os.replace("job.json.new", "job.json")' "$1" "$2" "$3"
+    json.dump({"phase": phase, "exit_code": None if code == "null" else int(code), "error": error, "at_s": time.time(),
+               "hopeless": hopeless == "hopeless"}, file)
+os.replace("job.json.new", "job.json")' "$1" "$2" "$3" "${4:-}"
 }
-fail() { report ended 1 "$1"; echo "orch: $1" >&2; exit 1; }
+fail() { report ended 1 "$1" "${2:-}"; echo "orch: $1" >&2; exit 1; }  # error, "hopeless" as above
 PYTHON3=$(command -v python3) || { echo "orch: the image has no python3" >&2; exit 1; }
 
 # If SkyPilot is asked twice (its server died in between), there are two jobs: the second waits for the first.
@@ -181,21 +182,29 @@ _MORE = r"""if [ -x "$ENV/bin/pip" ]; then
 elif [ -n "$UV" ]; then
     index="--torch-backend $backend"
     more() { VIRTUAL_ENV=$ENV limited "$(left)" "$UV" pip install -q "$@"; }
-else fail "the task's requirements could not be installed: the image has neither pip nor uv"
+else fail "the task's requirements could not be installed: the image has neither pip nor uv; use another 'image_id'" hopeless
 fi
 left() { n=$((%(seconds)d - SECONDS)); echo $((n > 1 ? n : 1)); }
 all_more() { more "$@" -r %(file)s -c requirements.txt > more.log 2>&1 9>&-; }
 { [ -d wheels ] && all_more --no-index; } || all_more $index || {
+    code=$?
     cat more.log >> setup.log
+    # On another VM, or later, only what failed for lack of time or of a connection may succeed.
+    hopeless=hopeless
+    if [ $code -ge 124 ] || grep -qiE %(passing)s more.log; then hopeless=; fi
     # The first of pip's errors, with what it says of conflicts, or all that uv says.
     said=$(awk '/^ERROR: / && !found++ {sub(/^ERROR: /, ""); sub(/\.$/, ""); printf "%%s", $0}
         /^The conflict is caused by:/ {rows = 1; next}
         rows && /^ / {sub(/^ +/, ""); printf "%%s%%s", (rows++ > 1 ? ", " : ": "), $0; next}
         {rows = 0}' more.log)
     [ -n "$said" ] || said=$(tr -s ' \n' ' ' < more.log | sed 's/^ //; s/ $//')
-    fail "the task's requirements could not be installed together with the peer's: ${said:0:500}"
+    fail "the task's requirements could not be installed together with the peer's: ${said:0:500}; correct 'requirements' in \
+the experiment file and launch it again (the VM's setup.log has the whole output)" $hopeless
 }
 """
+
+# What pip and uv write if an index did not answer (an extended regular expression).
+_PASSING = "Retrying [(]|connection (broken|error)|time(d |)out|error sending request|dns error|name resolution|HTTP status server"
 
 # If a VM rejects a setting, training continues: setup.log shows which one, and the resulting kernel settings.
 _TUNING = """\
@@ -249,7 +258,12 @@ def run_script(
         "kill_s": _KILL_S,
         # Packages are added to the image's environment only if this user may write there.
         "image": "[ -w /opt/orch/env/bin ] && " if request.requirements else "",
-        "more": _MORE % {"seconds": _ENVIRONMENT_S + _INSTALL_S, "file": MORE_REQUIREMENTS}
+        "more": _MORE
+        % {
+            "seconds": _ENVIRONMENT_S + _INSTALL_S,
+            "file": MORE_REQUIREMENTS,
+            "passing": shlex.quote(_PASSING),
+        }
         if request.requirements
         else "",
         "tuning": tuning_block(request.network_tuning),

@@ -38,25 +38,37 @@ class BadSamples:
         self._any_good = False
         self._read = 0  # bad samples, those of later passes included
         self._seen: set[tuple[str, str]] = set()  # shard and key
+        self._in_a_row = 0  # since the last good sample
+        self._good_pass = 0  # of the last good sample
 
     @property
     def count(self) -> int:
         """Bad samples so far; one that is bad in each pass over the data counts once."""
         return len(self._seen)
 
-    def good(self) -> None:
-        """Note a sample that could be decoded."""
+    def good(self, at_pass: int = 0) -> None:
+        """Note a sample that could be decoded. `at_pass`: pass over the share."""
         self._any_good = True
+        self._in_a_row, self._good_pass = 0, max(self._good_pass, at_pass)
 
-    def bad(self, error: BadSampleError) -> None:
-        """Count a bad sample. Raises `error` if bad samples are not skipped, PipelineError if all samples are bad."""
+    def bad(self, error: BadSampleError, at_pass: int = 0) -> None:
+        """Count a bad sample.
+
+        Raises `error` if bad samples are not skipped, PipelineError if all samples are bad: those at the start, or those
+        of a whole pass, after the share has changed.
+        """
         if not self._skip:
             raise error
-        self._read += 1
+        self._read, self._in_a_row = self._read + 1, self._in_a_row + 1
         self._seen.add((error.shard, error.key))
         self._first = self._first or error
         if self._read >= _ALL_BAD:
             self.check_any_good()
+        if self._in_a_row >= _ALL_BAD and at_pass > self._good_pass + 1:
+            raise PipelineError(
+                f"the last {self._in_a_row} {self._what} are all bad, so the pipeline does not fit the data; "
+                f"one of them: {error}"
+            )
         if self.count >= self._reported + _REPORT_EVERY:
             self.report()
 

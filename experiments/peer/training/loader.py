@@ -79,13 +79,13 @@ class TaskSource:
         places: list[tuple[str, str]] = []
         while len(items) < samples:
             found = self._next()
-            place = self._deliver(found.number)
+            shard, key, at_pass = self._deliver(found.number)
             if isinstance(found.result, BadSampleError):
-                self._bad_samples.bad(found.result)
+                self._bad_samples.bad(found.result, at_pass)
                 continue
-            self._bad_samples.good()
+            self._bad_samples.good(at_pass)
             items.append(found.result)
-            places.append(place)
+            places.append((shard, key))
         self._bad_samples.report()
         each = samples // (1 + self._others)
         parts = [items[first : first + each] for first in range(0, samples, each)]
@@ -123,15 +123,15 @@ class TaskSource:
             yield Read(number, sample, cursor.epoch)
             number += 1
 
-    def _deliver(self, number: int) -> tuple[str, str]:
-        """Move the cursor after the longest sequence of delivered samples. Returns shard and key of this one."""
-        shard, key, _ = self._places[number]
+    def _deliver(self, number: int) -> tuple[str, str, int]:
+        """Move the cursor after the longest sequence of delivered samples. Returns shard, key and pass of this one."""
+        shard, key, at = self._places[number]
         self._delivered.add(number)
         while self._first in self._delivered:
             self._delivered.remove(self._first)
             self._cursor = self._places.pop(self._first)[2]
             self._first += 1
-        return shard, key
+        return shard, key, at.epoch
 
 
 class HeldOut:

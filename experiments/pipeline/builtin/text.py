@@ -1,6 +1,6 @@
 """Pipelines of text for language models: one stored sample, a `txt` member in UTF-8, becomes one sequence of tokens.
 
-Texts are packed when shards are written: short ones are joined, long ones are cut.
+Texts are packed when shards are written (`orch data pack --text-bytes`): short ones are joined, long ones are cut.
 """
 
 from __future__ import annotations

@@ -97,8 +97,8 @@ def _compare(
 
     Beside the paper, each figure is shown as published, as replayed from the paper's logs, and as measured by the run
     ("emulated", whatever the run ran on: see the column ON and "origin"). An unfinished study is compared as far as it
-    has run; the missing runs are named. Published figures exist only for the paper's experiments: a run with another
-    model, batch size, target batch size or set of peers has none.
+    has run; runs that are left out are named, with the reason. Published figures exist only for the paper's experiments: a
+    run with another model, batch size, target batch size or set of peers has none.
 
     A run is shown but neither judged by the limits nor ranked if its host was too busy (unless --include-contended),
     if it has a label or an option that the paper did not use, or if it ran on loopback, without network distance. A
@@ -146,8 +146,9 @@ def _compare(
       "losses": [{"figure", "run_id", "value", "samples", "against", "against_samples",
       "difference", "why"}], "evaluation" (held-out figures at the end that the run and the first
       one have): [{"figure", "run_id", "value", "against", "difference", "better": bool or null,
-      "why"}]}}
-    Unknown values are null; figures are at full scale.
+      "why"}], "not_evaluated" (the others): [{"run_id", "why"}]}}
+    Unknown values are null; figures are at full scale. CSV has a row for each run and figure, beside
+    the paper, and one with "against" for each figure of a run against the first one.
     """
     from orchestrator.cli.commands.comparing import compare_wanted, expected_of, wanted_runs
     from orchestrator.errors import UsageError
@@ -166,6 +167,8 @@ def _compare(
         whys = "; ".join(f"{name}: {why}" for name, why in wanted.missing.items())
         raise UsageError(f"{', '.join(targets)}: nothing to compare yet ({whys})")
     typer.echo(comparison_text(wanted.study, compared, output, wide), nl=False)
+    for name, why in (compared.missing or {}).items() if output is not Format.table else ():
+        say(f"left out: {name}: {why}")  # the table names them
     if report is not None:
         say(f"report: {write_page(wanted.folders, compared, report)}")
 
@@ -192,6 +195,7 @@ def comparison_text(study: str | None, compared: Compared, form: Format, wide: b
     """Format the comparison, ending in a newline. `wide`: replayed figures in every column of the table."""
     from analysis.compare.published import long_rows
     from analysis.report.study.comparison import study_checks, unlike_published
+    from analysis.report.study.differences import AGAINST_COLUMNS, against_rows
     from analysis.report.study.expectations import expected_lines
     from analysis.report.study.held_out import accuracy_lines
     from analysis.report.study.options import GAIN_COLUMNS, gain_long_rows, gain_notes, gain_table
@@ -206,7 +210,10 @@ def comparison_text(study: str | None, compared: Compared, form: Format, wide: b
     if compared.gains and form is Format.csv:
         return rows_text("rows", gain_long_rows(compared.gains), GAIN_COLUMNS, form)
     if form is Format.csv:
-        return rows_text("rows", long_rows(compared.rows, compared.checks), _LONG, form)
+        rows, found = long_rows(compared.rows, compared.checks), compared.differences
+        if found is None or not found.others:
+            return rows_text("rows", rows, _LONG, form)
+        return rows_text("rows", [*rows, *against_rows(found)], (*_LONG, *AGAINST_COLUMNS), form)
     lines = _difference_lines(compared.differences) if compared.differences else []
     if compared.gains:  # rows are compared with the baseline, not with the paper
         lines += [
@@ -223,7 +230,9 @@ def comparison_text(study: str | None, compared: Compared, form: Format, wide: b
         others = "all columns" if wide else "epoch rate, comm s"
         pairs = "" if wide else "; other columns: published / emulated (difference)"
         lines.append(f"{others}: published / replayed / emulated{pairs}; ON: where the run ran")
-        lines.append("epoch rate: samples/s, the mean of the epochs' rates, as in the paper")
+        lines.append(
+            "epoch rate: samples/s, the mean of the epochs' rates; granularity: of their ratios, as in the paper"
+        )
         lines += study_checks(compared)
         lines += [
             f"{r.experiment} ({r.run_id}): not judged: {r.not_judged}" for r in compared.shown if r.not_judged
@@ -252,6 +261,7 @@ def _difference_lines(found: Differences) -> list[str]:
         configuration_table,
         figure_notes,
         figure_table,
+        held_out_notes,
         held_out_table,
         loss_notes,
         loss_table,
@@ -279,7 +289,7 @@ def _difference_lines(found: Differences) -> list[str]:
         lines += ["", _table_text(losses), *loss_notes(found)]
     if held_out := held_out_table(found):
         lines += ["", _table_text(held_out), HELD_OUT_RULE]
-    return lines
+    return lines + held_out_notes(found)
 
 
 def _table_text(rows: Sequence[dict[str, Any]], columns: Sequence[str] = ()) -> str:

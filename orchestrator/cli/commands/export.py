@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from metrics.readable import usd
 from orchestrator.cli.names import find_run
 from orchestrator.cli.render.output import SCHEMA_VERSION, Format, as_json, rows_text
-from orchestrator.cli.render.words import usd
 
 if TYPE_CHECKING:
     from analysis.export.bill import BillComparison, ServiceRow

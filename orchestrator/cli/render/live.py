@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from metrics.events.bad_samples import BadSamples
 from metrics.events.evaluation import evaluation_words
-from orchestrator.cli.render.words import clock, duration, emulation_line, number, place, usd
+from metrics.readable import usd
+from orchestrator.cli.render.words import clock, duration, emulation_line, number, place
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

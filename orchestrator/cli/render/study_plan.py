@@ -8,7 +8,8 @@ from typing import Any
 
 from cloud.targets import TARGETS
 from experiments.emulation.bytes_scale import WARNING
-from orchestrator.cli.render.words import duration, number, usd
+from metrics.readable import usd
+from orchestrator.cli.render.words import duration, number
 from orchestrator.study.eta import OVERHEAD_S
 
 _RENTED_OVERHEAD_S = 600.0  # per run: renting, booting and teardown

@@ -16,6 +16,7 @@ from experiments.schema.limits import Limits
 from metrics.events.evaluation import accuracy_words, evaluation_words
 from metrics.figures import headlines
 from metrics.host_load import describe_host
+from metrics.readable import usd
 from orchestrator.cli.render.output import Format, rows_text
 from orchestrator.cli.render.words import (
     counted,
@@ -25,7 +26,6 @@ from orchestrator.cli.render.words import (
     number,
     place,
     scales_of,
-    usd,
 )
 
 _COLUMNS = (

@@ -1,10 +1,9 @@
-"""Format durations, dollars, rates, places and the emulation for the user."""
+"""Format durations, rates, places and the emulation for the user."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from cloud.targets import target_of
@@ -39,22 +38,6 @@ def number(value: float | None) -> str:
     if value is None:
         return "unknown"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
-
-
-def usd(value: Decimal | float | str | None) -> str:
-    """Format dollars and cents, with up to four decimals below a dollar; unknown values as `unknown`."""
-    if value is None:
-        return "unknown"
-    try:
-        amount = Decimal(str(value))
-    except InvalidOperation:
-        return "unknown"
-    if not amount.is_finite():
-        return "unknown"
-    if abs(amount) >= 1:
-        return f"${amount:,.2f}"
-    whole, _, digits = f"{amount:.4f}".partition(".")
-    return f"${whole}.{digits[:2]}{digits[2:].rstrip('0')}"
 
 
 def place(location: object) -> str:

@@ -26,11 +26,13 @@ from analysis.compare.differences import (
 from analysis.compare.option_figures import Learned
 from analysis.replay import read_folder
 from analysis.report.study.differences import (
+    against_rows,
     configuration_line,
     configuration_table,
     difference_cards,
     figure_notes,
     figure_table,
+    held_out_notes,
     held_out_table,
     loss_notes,
     loss_table,
@@ -154,9 +156,13 @@ def test_a_run_without_its_experiment_has_unknown_keys_and_no_differences_from_t
     third = Configuration({"lr": 0.2, "model": "M"})
     runs = Differences(tuple(a_run(n, configuration=c) for n, c in (("a", whole), ("b", part), ("c", third))))
     assert configuration_table(runs)[0] == {"key": "lr", "a": "0.1", "b": "unknown", "c": "0.2"}
-    assert configuration_line(runs).endswith(
-        "No complete experiment is stored with b: other keys are unknown."
+    assert configuration_line(runs) == (
+        "Configuration: 2 known keys differ, 0 with the same value in all. "
+        "No complete experiment is stored with b: whether other keys differ is unknown."
     )
+    (card,) = difference_cards(runs)
+    assert (card.name, card.value) == ("Known keys that differ", "2")
+    assert card.more == "0 have the same value; the other keys of b are unknown"
     document = differences_document(runs)
     assert document is not None
     assert [v["present"] for v in document["configuration"][0]["values"]] == [True, None, True]
@@ -246,7 +252,47 @@ def test_held_out_figures_of_other_data_or_other_tokens_are_not_judged(
 
 
 def test_runs_without_an_evaluation_have_no_held_out_table():
-    assert held_out_table(Differences((a_run("a"), evaluated("b", loss=1.0)))) == []
+    runs = Differences((a_run("a"), evaluated("b", loss=1.0)))
+    assert held_out_table(runs) == []
+    assert held_out_notes(runs) == ["Not compared: a: no evaluation on held-out data."]
+    assert held_out_notes(Differences((a_run("a"), a_run("b")))) == []
+    some = Differences((evaluated("a", loss=1.0, wer=0.3), evaluated("b", loss=2.0, mine=1.0), a_run("c")))
+    assert some.unevaluated() == [
+        ("c", "no evaluation on held-out data"),
+        ("b", "no held-out wer"),
+        ("a", "no held-out mine"),
+    ]
+
+
+@pytest.mark.parametrize("name", ["difference", "figure", "noise", "key"])
+def test_a_run_named_like_a_column_has_a_column_of_its_own(name: str):
+    other = a_run("b", [110.9, 111.1], configuration=Configuration({"lr": 1}))
+    first = a_run("a", [100.9, 101.1], experiment=name, configuration=Configuration({"lr": 2}))
+    runs = Differences((first, other))
+    (row,) = figure_table(runs, runs.others)
+    assert (row["figure"], row["difference"], row["noise"]) == ("throughput, samples/s", "+9.9%", "beyond")
+    assert row[f"run {name}"].startswith("101 ")
+    assert configuration_table(runs) == [{"key": "lr", f"run {name}": "2", "mine": "1"}]
+
+
+def test_rows_against_the_first_run_have_figures_losses_and_evaluations():
+    first = replace(evaluated("a", loss=1.0), **vars_of("sps", [100.9, 101.1]), learned=losses((90.0, 2.0)))
+    other = replace(evaluated("b", loss=0.5), **vars_of("sps", [111.0, 112.0]), learned=losses((95.0, 1.5)))
+    rows = against_rows(Differences((first, other)))
+    assert [
+        (r["of"], r["figure"], r["run_id"], r["against"], r["value"], r["against_value"]) for r in rows
+    ] == [
+        ("figure", "sps", "b", "a", 111.5, 101.0),
+        ("loss", "loss", "b", "a", 1.5, 2.0),
+        ("evaluation", "loss", "b", "a", 0.5, 1.0),
+    ]
+    assert (rows[0]["beyond_noise"], rows[1]["samples"], rows[2]["better"]) == (True, 95.0, True)
+
+
+def vars_of(key: str, values: Sequence[float]) -> dict[str, Mapping[str, ComparedFigure]]:
+    estimate = mean_interval(values)
+    assert estimate is not None
+    return {"figures": {key: ComparedFigure(estimate, tuple(values))}}
 
 
 @pytest.mark.slow

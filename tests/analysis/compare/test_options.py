@@ -129,6 +129,11 @@ def test_other_experiment_uses_the_only_baseline_of_its_model():
     ]  # fmt: skip
 
 
+def test_the_mean_of_the_epochs_ratios_is_not_called_granularity_alone():
+    (line,) = gain_table(Gains("kernel", ("granularity",), gains([a_run("kernel")], "kernel")))
+    assert line["granularity, mean of ratios"] == "0.5"
+
+
 def test_losses_use_the_smallest_common_count_without_interpolation():
     long = a_run("wan", learned=losses(2.31, 2.21, 2.11, 2.01))
     cell = row_of(gains([a_run("kernel"), long], "kernel"), "wan").cells["loss"]

@@ -101,6 +101,13 @@ def test_what_was_not_measured_is_listed_with_the_reason():
     assert phase_rows([run]) == []
 
 
+def test_granularity_beside_calculation_and_communication_is_their_ratio():
+    figures = {"calc_s": 30.0, "comm_s": 10.0, "granularity": 4.0}
+    run = a_run(figures={key: Estimate(value, None, None, 1) for key, value in figures.items()})
+    (row,) = phase_rows([run])
+    assert row["granularity"] == 3.0
+
+
 def test_references_reproduce_the_printed_dollars():
     printed = {("1xT4", "ConvNextLarge", PAPER_BASIS): 0.619, ("1xT4", "RoBERTaXLM", PAPER_BASIS): 0.239,
                ("DGX-2 spot", "ConvNextLarge", PAPER_BASIS): 4.237, ("DGX-2 spot", "RoBERTaXLM", PAPER_BASIS): 0.966,

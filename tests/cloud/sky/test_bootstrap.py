@@ -20,10 +20,13 @@ import pytest
 from pure_wheel import wheel
 
 from cloud.provider import LaunchRequest, Offer
+from cloud.sky.records import VmRecord
+from cloud.sky.state import after_peek, observed, parse_peek
 from cloud.sky.vm import bootstrap
 from cloud.sky.vm.bootstrap import peek_command, stop_command
 from cloud.sky.vm.secrets import KEY_VARIABLE
 from cloud.sky.vm.wheel import ship_folder
+from orchestrator.controller import tick
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(60)]
 
@@ -245,16 +248,38 @@ def test_requirements_of_the_task_are_installed_beside_the_peers(vm: Callable[..
     assert (one.folder / "code" / "my_task.py").read_text() == "x = 1\n"
 
 
-def test_requirements_that_cannot_be_installed_end_the_vm_with_one_sentence(vm: Callable[..., Vm]):
+@pytest.mark.parametrize(
+    ("uv_says", "unrecoverable"),
+    [
+        ("echo there is no mine 1; exit 1", True),
+        ("echo error sending request for url https://pypi.org/simple/mine/; exit 1", False),
+        ("exit 124", False),
+    ],
+)
+def test_requirements_that_cannot_be_installed_end_the_run_unless_the_index_did_not_answer(
+    vm: Callable[..., Vm], uv_says: str, unrecoverable: bool
+):
     one = vm("programs:tell", requirements=("mine==1",))
     uv = one.home / "bin" / "uv"
-    uv.write_text(_UV % "echo there is no mine 1; exit 1")
+    uv.write_text(_UV % uv_says)
     uv.chmod(0o755)
     assert one.start().wait(30) == 1
-    said = one.read("job.json")["error"]
-    assert (
-        said == "the task's requirements could not be installed together with the peer's: there is no mine 1"
-    )
+    peeked = subprocess.run(
+        ["bash", "-c", peek_command("x")],
+        env={"HOME": str(one.home), "PATH": os.environ["PATH"]},
+        check=True, timeout=20, capture_output=True, text=True,
+    )  # fmt: skip
+    record = VmRecord("r-a-0", "r-a-0", "aws/us-west-2/us-west-2a", "CPU:2", True, 100.0, launched=True)
+    seen = observed(after_peek(record, parse_peek(peeked.stdout), 200.0), None, 200.0)
+    event = tick._observed(seen, 200.0)
+    assert isinstance(event, tick.ev.Observed)
+    assert (seen.state, event.unrecoverable) == ("failed", unrecoverable)
+    if "echo" in uv_says:
+        said = uv_says.removeprefix("echo ").partition(";")[0]
+        assert event.cause == (
+            f"the task's requirements could not be installed together with the peer's: {said}; correct 'requirements' in "
+            "the experiment file and launch it again (the VM's setup.log has the whole output)"
+        )
 
 
 def real_environment(one: Vm) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -64,6 +66,13 @@ def test_one_s_own_runs_are_compared_with_each_other_and_on_a_page(
     assert "Kendall" not in shown
     assert "published /" not in shown
     assert "has no published figures: not the paper's experiment" in shown
+    assert run(["compare", first, second, "-o", "csv"]) == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert {row["run_id"] for row in rows if not row["against"]} == {first, second}  # beside the paper
+    against = {row["figure"]: row for row in rows if row["of"] == "figure"}
+    assert {(row["run_id"], row["against"]) for row in against.values()} == {(second, first)}
+    assert float(against["sps"]["ratio"]) == 1.0
+    assert [row["figure"] for row in rows if row["of"] == "evaluation"] == ["loss", "accuracy"]
     page = tmp_path / "own.html"
     assert run(["compare", first, second, "-o", "json", "--report", str(page)]) == 0
     found = _json(capsys)
@@ -133,9 +142,11 @@ def test_a_run_without_a_measured_epoch_is_missing(
         store.set_meta("warmup_epochs", 3)
     capsys.readouterr()
     assert run(["compare", a2, b2, "-o", "json"]) == 0
-    document = _json(capsys)
+    shown = capsys.readouterr()
+    document = json.loads(shown.out)
     assert [row["run_id"] for row in document["rows"]] == [b2]
     assert document["missing"] == [{"experiment": a2, "why": "no measured epoch"}]
+    assert shown.err == f"left out: {a2}: no measured epoch\n"
     assert run(["compare", a2]) == 2
     assert f"nothing to compare yet ({a2}: no measured epoch)" in capsys.readouterr().err
 

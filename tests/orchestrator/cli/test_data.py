@@ -126,6 +126,20 @@ def test_pack_a_folder(store, orch, tmp_path):
     assert orch("check", "s3://data/p")[0] == 0
 
 
+def test_texts_are_packed_into_samples_of_about_one_size(store, orch, tmp_path):
+    table = tmp_path / "texts.csv"
+    table.write_text("text\n" + "".join(f"text number {n}\n" for n in range(100)))
+    pack = ("pack", table, "s3://data/t", "--heldout", "0.2", "-o", "json")
+    made = orch(*pack)[1]
+    assert sum(split["samples"] for split in made["splits"]) == 100
+    assert "has another data set (text_bytes" in orch(*pack, "--text-bytes", "200B")[2]
+    code, made, err = orch(*pack, "--text-bytes", "200B", "--replace")
+    assert code == 0, err
+    assert sum(split["samples"] for split in made["splits"]) == 9
+    assert orch("check", "s3://data/t")[0] == 0
+    assert "is not a size of at least 16 bytes" in orch(*pack, "--text-bytes", "few")[2]
+
+
 def test_ctrl_c_leaves_a_data_set_that_is_incomplete_and_goes_on(store, orch, tmp_path, monkeypatch):
     from cloud.datasets import glyphs
 

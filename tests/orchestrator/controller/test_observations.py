@@ -1,7 +1,9 @@
 """How the shell processes provider lists: changes, missing VMs, reported values, and the observe period."""
 
+import json
 from dataclasses import replace
 from decimal import Decimal
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +12,7 @@ from metrics.store.database import RunStore
 from orchestrator.controller import tick as shell_module
 from orchestrator.controller.calls import InlineCalls, is_under_way
 from orchestrator.controller.tick import Pace, Shell
+from orchestrator.launch.own_paths import OwnPaths
 from tests.orchestrator.shell_world import RUN, Requests, run, shell
 
 
@@ -142,6 +145,24 @@ def test_an_unlisted_vm_is_terminated_and_then_replaced(world):
     assert any(c.startswith("the provider no longer knows the VM; next at") for c in causes)
     assert "r-b-1" in world.vms
     assert world.vms["r-b-0"].ended_at_s <= world.vms["r-b-1"].requested_at_s, "it lived all the time"
+
+
+def test_what_vms_report_names_the_users_own_files(world):
+    observe, copy = world.observe, "/root/orch-vm/code/my_task.py:7: ValueError"
+    counts = {"training": {"count": 1, "first": f"s3://b/a.tar: {copy}"}}
+    failed = {"phase": "failed", "error": f"loss failed: {copy}", "hopeless": True, "bad_samples": counts}
+    world.observe = lambda: [o if o.vm == "monitor" else replace(o, status=failed) for o in observe()]
+    own = OwnPaths.of_run({"code/my_task.py": Path("/home/u/my_task.py")}, world.folder)
+    with RunStore.open_writer(world.folder / "run.db") as store:
+        run(world, shell(world, store, own_paths=own))
+        shown = [
+            store.meta("error"),
+            json.dumps(store.meta("bad_samples")),
+            *(e.cause for e in store.records("events")),
+        ]
+    assert shown[0] == "loss failed: /home/u/my_task.py:7: ValueError"
+    assert "s3://b/a.tar: /home/u/my_task.py:7" in shown[1]
+    assert not any("orch-vm" in text for text in shown)
 
 
 def test_the_provider_is_observed_at_the_given_period(world):

@@ -86,6 +86,8 @@ def requests(folder: Path) -> list[LaunchRequest]:
     with RunStore.open_reader(folder / "run.db") as store:
         slots = replay(store.records("events")).spec.slots
         made = RunRequests(folder, store)
+        copy = f"{folder}/vms/r-1-us-0/code/my_task.py:7"
+    assert made.own_paths.in_text(copy).endswith("/user/my_task.py:7" if (folder / "code").is_dir() else copy)
     return [made.peer(RequestVm(f"r-1-{s.name}-0", s.name, 0, 0, ()), s.places[0]) for s in slots]
 
 

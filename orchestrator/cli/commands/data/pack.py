@@ -61,6 +61,14 @@ def pack(
     samples_per_shard: Annotated[
         int, typer.Option(min=0, max=10_000_000, help="Greatest number of samples in a shard; 0: no limit.")
     ] = 0,
+    text_bytes: Annotated[
+        str,
+        typer.Option(
+            metavar="SIZE",
+            help="Texts: join short ones and cut long ones into samples of at most this size, such as 2kB. [one "
+            "sample per text]",
+        ),
+    ] = "",
     heldout: Annotated[
         float,
         typer.Option(min=0, max=0.9, help="Share of the samples to hold out, chosen by a hash of the key."),
@@ -88,7 +96,8 @@ def pack(
     become numbers in the order of the sorted names, which index.json lists. Where SOURCE has train
     and validation (or val, valid, dev, test, heldout), these are the splits; else a hash of each
     sample's key decides. The order of samples is mixed; the same files give the same bytes.
-    Tables are read into memory.
+    Tables are read into memory. A language model reads one sequence from a sample: --text-bytes
+    makes samples of about its length of short and long texts.
 
     After Ctrl-C or an error, run the same command again: what the store has is not uploaded again.
     index.json, written last, has the counts and SHA-256 of every shard.
@@ -97,11 +106,13 @@ def pack(
     experiment's data, "samples", "count": shards, "bytes"}]}
     """
     from cloud.datasets.sources import open_source, records_of
+    from cloud.datasets.texts import packed_texts
     from cloud.storage.publish import splits_table
     from cloud.storage.url import S3Url
 
     S3Url.parse(to)  # before the source is read
-    max_bytes = _bytes(shard_size)
+    max_bytes = _bytes(shard_size, "--shard-size", least=10_000)
+    max_text_bytes = _bytes(text_bytes, "--text-bytes", least=16) if text_bytes else 0
     columns, files = _pairs(column, "--column"), _pairs(file, "--file")
     found = open_source(
         source, "" if kind == "auto" else kind, columns=columns, files=files, key=key, seed=seed
@@ -125,9 +136,13 @@ def pack(
         "classes": found.classes,
         "bad_samples": bad_samples,
     }
+    records = records_of(found, skip=bad_samples == "skip")
+    if max_text_bytes:
+        made["text_bytes"] = max_text_bytes
+        records = packed_texts(records, max_text_bytes, share)
     with tempfile.TemporaryDirectory(prefix="orch-data-") as folder:
         index = store(
-            records_of(found, skip=bad_samples == "skip"),
+            records,
             to,
             Path(folder),
             made=made,
@@ -144,12 +159,12 @@ def pack(
     typer.echo(rows_text("splits", splits_table(index, to), _COLUMNS, form), nl=False)
 
 
-def _bytes(text: str) -> int:
+def _bytes(text: str, option: str, *, least: int) -> int:
     found = _SIZE.fullmatch(text.strip())
     size = int(float(found[1]) * _UNITS[found[2] or "B"]) if found else 0
-    if size < 10_000:
+    if size < least:
         raise typer.BadParameter(
-            f"'{text[:40]}' is not a size of at least 10kB, such as 64MB", param_hint="--shard-size"
+            f"'{text[:40]}' is not a size of at least {least:,} bytes, such as 64MB", param_hint=option
         )
     return size
 

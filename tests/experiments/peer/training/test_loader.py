@@ -190,6 +190,18 @@ def test_if_all_samples_are_bad_they_cannot_be_skipped(sources: Sources) -> None
         good.next_batch(1)
 
 
+def test_a_share_without_a_good_sample_ends_the_run_also_after_a_change(sources: Sources) -> None:
+    bad = make_tar({f"d{n:03d}": {"dat": b"bad"} for n in range(150)})
+    store = FakeStore({**SHARDS, "d.tar": bad})
+    for workers in THREADS:
+        some = sources(workers, store=store, shards=["s3://b/a.tar", "s3://b/d.tar"], policy="skip")
+        keys = {key for loaded in taken(some, 15) for _, key in loaded.samples}
+        assert len(keys) == SAMPLES, "a bad shard among good ones is left out"
+        some.set_shards(["s3://b/d.tar"])
+        with pytest.raises(PipelineError, match=r"the last \d+ samples are all bad.*sample d\d\d\d"):
+            taken(some, 100)
+
+
 def test_a_sample_without_a_member_is_bad(sources: Sources) -> None:
     store = FakeStore({"a.tar": make_tar({"x": {"cls": b"1"}})})
     with pytest.raises(BadSampleError, match=r"s3://b/a\.tar: sample x: it has no member x\.dat"):
