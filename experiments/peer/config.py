@@ -72,6 +72,9 @@ class PeerConfig:
         default_factory=lambda: {"kind": "thread", "count": 1, "in_order": True}
     )
     bad_samples: str = "fail"  # "fail" | "skip"
+    evaluate_every_epochs: int = (
+        0  # hivemind epochs between two evaluations during training; 0: only at the end
+    )
     threads: int = 0  # of torch on the CPU; 0: torch's choice
     # closed swarm (experiments/wire/orders.py)
     orders_public_key: str = ""  # OpenSSH text of the run's key; "" = open swarm
