@@ -83,6 +83,7 @@ class Parts:
 def cross_problems(parts: Parts) -> Iterator[tuple[Path, str]]:
     """Yield path and message for each violated rule."""
     yield from _trained(parts)
+    yield from _evaluation(parts)
     yield from _groups(parts)
     yield from _batch(parts)
     yield from _averaging(parts)
@@ -125,6 +126,14 @@ def _trained(parts: Parts) -> Iterator[tuple[Path, str]]:
             read_settings(parts.task.name, parts.task.settings)
         except TaskError as error:
             yield ("task", "with"), str(error)
+
+
+def _evaluation(parts: Parts) -> Iterator[tuple[Path, str]]:
+    data = parts.data
+    if data is None or data.evaluate_every_epochs is None or ("data", "heldout") in parts.bad:
+        return
+    if data.heldout is None:
+        yield ("data", "evaluate_every_epochs"), "there are no held-out samples; add the key 'heldout'"
 
 
 def _groups(parts: Parts) -> Iterator[tuple[Path, str]]:

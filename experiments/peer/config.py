@@ -80,6 +80,9 @@ class PeerConfig:
     )
     # Accelerators of this VM that train together, a process for each (training/ranks.py). `batch_size` is that of each.
     ranks: int = 1
+    evaluate_every_epochs: int = (
+        0  # hivemind epochs between two evaluations during training; 0: only at the end
+    )
     threads: int = 0  # of torch on the CPU; 0: torch's choice
     # closed swarm (experiments/wire/orders.py)
     orders_public_key: str = ""  # OpenSSH text of the run's key; "" = open swarm

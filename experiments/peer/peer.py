@@ -48,6 +48,7 @@ from experiments.peer.training.loader import HeldOut, Loaded
 from experiments.peer.training.loop import Hooks, Trainer
 from experiments.peer.training.parameter_digest import parameters_sha, write_sample
 from experiments.peer.training.ranks import Ranks
+from experiments.peer.training.periodic_evaluation import PeriodicEvaluation, build_copy, evaluating_slot
 from experiments.peer.training.step_log import StepLog
 from experiments.peer.training.stored_settings import with_stored_files
 from experiments.peer.training.task import TaskRunner, build_runner, use_code_folder
@@ -65,6 +66,7 @@ _TELL_SWARM_S = 2.0  # reserved from the leave time for the steps after the roun
 _POSITION_S = 5.0  # between two reports of the position in the data, except at the end of an epoch
 _FLUSH_S, _FLUSH_AT_THE_END_S = 1.5, 5.0
 _OPTIMIZER_S = 3.0  # for Hivemind's shutdown, which may otherwise wait for a whole round
+_EVALUATION_S = 2.0  # for an evaluation during training to be cancelled
 _INTERNAL_S = 10.0  # for the internal connections to the peers of this network
 
 
@@ -178,6 +180,13 @@ def assemble(config: PeerConfig, folder: Path, temporary: Path, status: Status) 
     if ranks is not None:
         parts.callback(ranks.close)
         record_descendants()
+    periodic = None
+    if config.evaluate_every_epochs and heldout is not None:
+        again = held_out(config, opener, task, partial(status.left_out, "heldout"))
+        assert again is not None
+        warn = partial(status.warn, "evaluation")
+        periodic = PeriodicEvaluation(build_copy(config), again, publisher.evaluation, warn)
+        parts.callback(periodic.stop, _EVALUATION_S)
     return Peer(
         config=config,
         folder=folder,
@@ -200,6 +209,7 @@ def assemble(config: PeerConfig, folder: Path, temporary: Path, status: Status) 
         heldout=heldout,
         counter=opener.counter,
         steps=StepLog(folder / "steps.csv"),
+        periodic=periodic,
     )
 
 
@@ -256,6 +266,7 @@ class Peer:
     steps: StepLog
     ranks: Ranks | None = None  # the VM's other accelerators
     _position_at_s: float = field(init=False, default=0.0)
+    periodic: PeriodicEvaluation | None = None  # evaluates during training
 
     def run(self) -> int:
         """Train until the run ends or `stop` is set, then leave. Returns the process's exit code."""
@@ -380,6 +391,7 @@ class Peer:
             self.status.warn(
                 f"dropped {epoch.epoch}", f"epoch {epoch.epoch} lost part of its round: {epoch.dropped}"
             )
+        self._evaluate_a_copy(epoch.epoch)
         self.policy.round_ended(epoch.comm_s)
 
     def _next_share(self) -> None:
@@ -388,9 +400,24 @@ class Peer:
         if self.batches.share_among(slot, alive_slots(members, slot), self.config.shards):
             _log.info("this slot's share of shards changed")
 
+    def _evaluate_a_copy(self, epoch: int) -> None:
+        """Begin to evaluate if it is this peer's turn. After the last epoch all peers evaluate."""
+        if self.periodic is None or epoch >= self.config.max_epochs:
+            return
+        self.periodic.check()
+        slots = alive_slots(self.membership.members, self.config.slot)
+        if evaluating_slot(epoch, self.config.evaluate_every_epochs, slots) != self.config.slot:
+            return
+        if not self.periodic.begin(epoch, self.task.model):
+            _log.warning("epoch %d is not evaluated: the last evaluation still runs", epoch)
+
     def _evaluate(self) -> None:
         epoch = self.optimizer.local_epoch
+        if self.periodic is not None:
+            self.periodic.stop(_EVALUATION_S)
         if self.heldout is None or epoch == 0 or self.policy.urgent:
+            return
+        if self.periodic is not None and self.periodic.evaluated >= epoch:
             return
         try:
             figures = self.task.evaluate(self.heldout.batches())

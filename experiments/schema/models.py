@@ -163,6 +163,13 @@ class Data(_Section):
     heldout: f.ShardPattern | None = Field(
         default=None, description="Held-out shards. Without them, accuracy is not measured."
     )
+    evaluate_every_epochs: int | None = Field(
+        default=None,
+        ge=1,
+        le=10_000,
+        description="After every so many hivemind epochs, one peer evaluates a copy of the model while all train on. Default: "
+        "peers evaluate only when they end.",
+    )
     endpoint: f.Endpoint = Field(
         default="", description="http(s)://host:port of the object store. Empty: the embedded store."
     )

@@ -235,6 +235,7 @@ def peer_config(
         workers=spec.data.workers.model_dump(),
         bad_samples=spec.data.bad_samples,
         ranks=1 if emulated else int(place.accelerator.partition(":")[2]),
+        evaluate_every_epochs=spec.data.evaluate_every_epochs or 0,
         threads=1 if on_host else 0,  # peers share this machine's cores
         environment=environment,
         **{key: getattr(swarm, key) for key in METHOD_KEYS},

@@ -12,6 +12,8 @@ BALLAST_TENSORS = 16
 DIGITS = ("digits", "digits-12m")
 """Models of models.csv that are this network: without and with ballast."""
 _PIXELS, _HIDDEN, _CLASSES = 64, 64, 10
+OWN_PARAMETERS = _PIXELS * _HIDDEN + _HIDDEN + _HIDDEN * _CLASSES + _CLASSES
+"""Parameters of the network without ballast."""
 
 
 class ModelSizeError(Exception):

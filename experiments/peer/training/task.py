@@ -36,6 +36,10 @@ _BAD_LOSSES = 3  # in a row end the run
 _NAMED_SAMPLES = 6
 
 
+class OutOfMemoryError(TaskError):
+    """The memory of the device did not suffice."""
+
+
 class TaskRunner:
     """A task on a device.
 
@@ -170,9 +174,9 @@ class TaskRunner:
         return False
 
     def wait(self) -> None:
-        """Wait for the accelerator, so that queued work is timed in the phase that issued it."""
+        """Wait for this thread's work on the accelerator, so that it is timed in the phase that issued it."""
         if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
+            torch.cuda.current_stream(self.device).synchronize()
 
     @torch.no_grad()
     def evaluate(self, batches: Iterable[Batch]) -> dict[str, float]:
@@ -194,7 +198,7 @@ class TaskRunner:
             raise
         except Exception as error:
             if _is_out_of_memory(error):
-                raise TaskError(self._out_of_memory(what)) from error
+                raise OutOfMemoryError(self._out_of_memory(what)) from error
             raise TaskError(f"task {self.ran}: {what} failed: {describe_error(error)}") from error
 
     def _out_of_memory(self, what: str) -> str:

@@ -246,3 +246,14 @@ def test_paths_that_cannot_be_read_are_problems_of_the_file(folder: Path, path: 
     (found,) = problems(folder, f"task: {{python: my_task.py:build}}\ncode: ['{path}']\n")
     assert found[:2] == (3, "code[0]")
     assert found[2].endswith(sentence)
+
+
+def test_evaluations_during_training_need_held_out_samples(folder: Path):
+    body = BODY.replace('000003}.tar"', '000003}.tar", heldout: s3://digits/heldout-000000.tar')
+    every = "data.evaluate_every_epochs=3"
+    assert read(folder, "model: digits\n", every, body=body).data.evaluate_every_epochs == 3
+    assert read(folder, "model: digits\n", body=body).data.evaluate_every_epochs is None
+    found = problems(folder, "model: digits\n", every)
+    assert [(path, message) for _, path, message in found] == [
+        ("data.evaluate_every_epochs", "there are no held-out samples; add the key 'heldout'")
+    ]

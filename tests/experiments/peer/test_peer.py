@@ -269,3 +269,34 @@ def test_plain_loop_downloads_no_state(parts: Parts, tmp_path: Path) -> None:
     peer.optimizer = PlainOptimizer(torch.optim.SGD([torch.nn.Parameter(torch.ones(1))]), parts, 8)
     peer._join(took_over=True)
     assert document(tmp_path)["join"]["state_bytes"] == 0
+
+
+def test_an_evaluation_during_training_is_this_peers_in_its_turn_and_before_the_last_epoch(
+    parts: Parts, tmp_path: Path
+) -> None:
+    peer = peer_of(parts, tmp_path)
+    peer.config = cast(Any, SimpleNamespace(slot="a", max_epochs=8, evaluate_every_epochs=2))
+    peer.task = cast(Any, SimpleNamespace(model="the model"))
+    begun: list[int] = []
+
+    def begin(epoch: int, model: object) -> bool:
+        assert model == "the model"
+        begun.append(epoch)
+        return True
+
+    peer.periodic = cast(Any, SimpleNamespace(check=parts.note("checked"), begin=begin))
+    for epoch in range(1, 9):
+        peer._evaluate_a_copy(epoch)
+    assert begun == [4]  # 2 and 6 are b's, and after 8 all evaluate
+    assert parts.calls == ["checked"] * 7
+
+
+@pytest.mark.parametrize(("evaluated", "published"), [(3, 0), (2, 1)])
+def test_an_epoch_that_was_evaluated_during_training_is_not_evaluated_again(
+    parts: Parts, tmp_path: Path, evaluated: int, published: int
+) -> None:
+    peer = peer_of(parts, tmp_path)
+    peer.periodic = cast(Any, SimpleNamespace(stop=parts.note("stop"), evaluated=evaluated))
+    peer.run()
+    assert len([call for call in parts.calls if call.startswith("evaluation 3")]) == published
+    assert parts.calls.count("stop 2.0") == 1

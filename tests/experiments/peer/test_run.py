@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from collections.abc import Iterator
@@ -60,12 +61,13 @@ def check_steps(peer: PeerProcess) -> None:
 
 def test_two_peers_average_and_leave_nothing_behind(tmp_path: Path, store) -> None:
     endpoint, shards = store
-    first = PeerProcess(tmp_path / "a", config_of("a", endpoint, shards, expected_peers=2))
+    changes = {"expected_peers": 2, "evaluate_every_epochs": 1}
+    first = PeerProcess(tmp_path / "a", config_of("a", endpoint, shards, **changes))
     second = None
     try:
         maddr = first.wait_for(lambda status: status.get("maddr"))["maddr"]
         second = PeerProcess(
-            tmp_path / "b", config_of("b", endpoint, shards, expected_peers=2, initial_peers=(maddr,))
+            tmp_path / "b", config_of("b", endpoint, shards, **changes, initial_peers=(maddr,))
         )
         done = [peer.wait_for(lambda status: status["phase"] == "done") for peer in (first, second)]
         assert [status["epoch"] for status in done] == [3, 3]
@@ -76,6 +78,8 @@ def test_two_peers_average_and_leave_nothing_behind(tmp_path: Path, store) -> No
             log = (peer.folder / "peer.log").read_text()
             assert log.count("group of 2") == 3
             assert "held out: accuracy" in log
+            turn = {"a": 2, "b": 1}[peer.config.slot]  # both evaluate after the last epoch
+            assert re.findall(r"held out after epoch (\d): accuracy", log) == [str(turn)]
             assert peer.leave() < 10.0
             assert peer.process.returncode == 0
             assert wait_until_gone(peer.process.pid, 2.0) == []
