@@ -47,8 +47,8 @@ from experiments.peer.training.emulated_model import ModelSizeError
 from experiments.peer.training.loader import HeldOut, Loaded
 from experiments.peer.training.loop import Hooks, Trainer
 from experiments.peer.training.parameter_digest import parameters_sha, write_sample
-from experiments.peer.training.ranks import Ranks
 from experiments.peer.training.periodic_evaluation import PeriodicEvaluation, build_copy, evaluating_slot
+from experiments.peer.training.ranks import Ranks
 from experiments.peer.training.step_log import StepLog
 from experiments.peer.training.stored_settings import with_stored_files
 from experiments.peer.training.task import TaskRunner, build_runner, use_code_folder

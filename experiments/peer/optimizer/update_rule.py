@@ -49,7 +49,8 @@ def clip(parameters: Iterable[torch.nn.Parameter], clip_norm: float) -> None:
     norm = math.hypot(*norms.tolist())  # one copy from the device
     if norm > clip_norm:
         factor = float(torch.tensor(clip_norm / (norm + _ROUNDING), dtype=torch.float32))
-        torch._foreach_mul_(gradients, factor)
+        for gradient in gradients:
+            gradient.mul_(factor)
 
 
 def update_rule_of(config: PeerConfig, optimizer: torch.optim.Optimizer) -> UpdateRule:
