@@ -156,7 +156,7 @@ def _page(
                 + '<p class="soft">Download the numbers: <a href="joins.csv">CSV</a>.</p>',
             )
         )
-    if summary["preemptions"]["count"] or summary["pauses"]["count"]:
+    if summary["preemptions"]["count"] or summary["pauses"]["count"] or summary["lost_work"]["restarts"]:
         taken = tables.preemptions(run)
         files.table("preemptions", taken)
         sections.append(

@@ -297,8 +297,8 @@ def budget_line(summary: Summary) -> str:
 
 
 def preemption_line(summary: Summary) -> str:
-    """Describe the total cost of preemptions and pauses, for the text above the table."""
-    taken, paused = summary["preemptions"], summary["pauses"]
+    """Describe the total cost of preemptions, of lost epochs and of pauses, for the text above the table."""
+    taken, paused, lost = summary["preemptions"], summary["pauses"], summary["lost_work"]
     slowed = taken["epochs_slowed"]
     epochs = "unknown" if slowed is None else ", ".join(map(str, slowed)) or "none"
     text = (
@@ -306,6 +306,11 @@ def preemption_line(summary: Summary) -> str:
         f"{_whole(taken['lost_samples']) or 'unknown'}; slowed epochs of the other peers: {epochs}. "
         "Seconds and dollars are at full scale."
     )
+    for one in lost["restarts"]:
+        text += (
+            f" All peers were lost at once: {one['epochs']} epochs after epoch {one['from_epoch']} were lost "
+            f"({_whole(one['samples'])} samples, {usd(one['usd'])})."
+        )
     if paused["count"]:
         text += (
             f" Pauses with fewer peers than min_peers: {paused['count']}, {paused['seconds']:.0f} s; the VMs kept "

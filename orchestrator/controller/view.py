@@ -11,11 +11,11 @@ from cloud.prices.book import PriceBookError
 from metrics.cost.bill import CostSoFar, bill_so_far, cost_so_far
 from metrics.cost.ledger import Ledger, Terms
 from metrics.epochs.granularity import granularity_of_means
-from metrics.epochs.restarts import records_since_restart
+from metrics.epochs.restarts import training
 from metrics.epochs.scaling import full_scale_epochs
 from metrics.epochs.throughput import SwarmEpoch, swarm_epochs, throughput
 from metrics.events.bad_samples import bad_samples_of
-from metrics.events.evaluation import evaluations_of
+from metrics.events.evaluation import evaluations_of, of_kept_epochs
 from metrics.host_load import describe_host
 from metrics.records import SWARM_LOST, EgressRecord, EpochRecord, ProgressRecord, VmEnd, VmRecord
 from metrics.run import first_trained_s, last_epoch_of, terms_of
@@ -76,7 +76,8 @@ def snapshot_of(store: RunStore, now_s: float, controller_alive: bool) -> dict[s
     left_out = bad_samples_of(meta.bad_samples, lambda vm: slots_of.get(vm, vm))
     if left_out is not None and left_out.sentence:
         warnings.append(left_out.sentence)
-    evaluated = evaluations_of(meta.evaluations)
+    trained = training(epochs, vms)
+    evaluated = evaluations_of(of_kept_epochs(meta.evaluations, trained.lost))
     document = meta.document
     preempted: dict[str, int] = {}
     for row in vms:
@@ -111,7 +112,7 @@ def snapshot_of(store: RunStore, now_s: float, controller_alive: bool) -> dict[s
         ],
         "epoch": _epoch(
             meta,
-            records_since_restart(epochs, vms),
+            trained.kept,
             _last(progress, ""),
             since_s=max(lost_s, default=0.0),
             training=any(s.state is SlotState.TRAINING for s in slots),

@@ -174,7 +174,7 @@ def _held_out_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _spot_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Rows on the cost of preemptions and pauses, if there were any."""
+    """Rows on the cost of preemptions, of lost epochs and of pauses, if there were any."""
     rows: list[tuple[str, str]] = []
     taken, paused = summary.get("preemptions") or {}, summary.get("pauses") or {}
     if taken.get("count"):
@@ -182,6 +182,11 @@ def _spot_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         epochs = "unknown" if slowed is None else len(slowed)
         words = f"{taken['count']}: {usd(taken['usd'])}, {number(taken['lost_samples'])} samples lost, {epochs} epochs slowed"
         rows.append(("preemptions", words))
+    lost = summary.get("lost_work") or {}
+    if lost.get("restarts"):
+        went_on = ", ".join(f"epoch {one['from_epoch']}" for one in lost["restarts"])
+        words = f"{lost['epochs']} epochs, {number(lost['samples'])} samples, {usd(lost['usd'])}; went on from {went_on}"
+        rows.append(("all peers lost", words))
     if paused.get("count"):
         rows.append(("paused", f"{duration(paused['seconds'])} below min_peers, billed {usd(paused['usd'])}"))
     return rows
