@@ -36,6 +36,7 @@ class ShardStream(io.RawIOBase):
     On any transient error it reopens the object at the current position, with `Range: bytes=POS-` and `If-Match: ETAG`.
     Raises ShardChangedError if the object is no longer the same version, StoreUnreachableError if no byte arrived within
     the policy's deadline, and other StorageErrors for errors that a retry does not fix. `etag` pins a known version.
+    `start_bytes`: offset of the first byte to read.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class ShardStream(io.RawIOBase):
         retry: RetryPolicy | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
+        start_bytes: int = 0,
     ) -> None:
         super().__init__()
         self.url = url
@@ -60,7 +62,7 @@ class ShardStream(io.RawIOBase):
         self._retry = retry or RetryPolicy()
         self._clock = clock
         self._sleep = sleep
-        self._position = 0
+        self._position = start_bytes
         self._body: Any = None
         self._failures = 0
         self._progress_at = clock()

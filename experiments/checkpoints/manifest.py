@@ -1,0 +1,141 @@
+"""What a checkpoint consists of."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from experiments.checkpoints.errors import CheckpointError
+from experiments.checkpoints.layout import checkpoint_name, is_file_name, parse_name
+
+FORMAT = 1
+_SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """A file of a checkpoint."""
+
+    size_bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """The content of manifest.json."""
+
+    run_id: str
+    epoch: int  # the model is that of this hivemind epoch's beginning: epochs 0 .. epoch - 1 are in it
+    vm: str
+    slot: str
+    made_at_s: float  # Unix time
+    samples: int | None  # of the completed epochs; None: unknown
+    ran: str  # what was trained, as in the peer's status
+    task_sha256: str  # of the experiment's task; "": a built-in model
+    parent: str | None = None  # name of the checkpoint that the run was restored from
+    files: Mapping[str, StoredFile] = field(default_factory=dict)  # by name relative to the checkpoint
+
+    @property
+    def name(self) -> str:
+        """The checkpoint's name."""
+        return checkpoint_name(self.epoch, self.vm)
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the files, without the manifest's own."""
+        return sum(file.size_bytes for file in self.files.values())
+
+    def to_json(self) -> str:
+        """The text of manifest.json."""
+        files = {
+            name: {"bytes": file.size_bytes, "sha256": file.sha256}
+            for name, file in sorted(self.files.items())
+        }
+        document = {
+            "format": FORMAT,
+            "run_id": self.run_id,
+            "name": self.name,
+            "epoch": self.epoch,
+            "vm": self.vm,
+            "slot": self.slot,
+            "made_at_s": self.made_at_s,
+            "samples": self.samples,
+            "ran": self.ran,
+            "task_sha256": self.task_sha256,
+            "parent": self.parent,
+            "files": files,
+        }
+        return json.dumps(document, indent=1) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str, where: str) -> Manifest:
+        """Parse manifest.json. `where` names it in errors. Unknown keys are ignored.
+
+        Raises CheckpointError: newer_format for a later format than this version's, corrupt for anything else.
+        """
+        try:
+            document = json.loads(text)
+            if not isinstance(document, dict):
+                raise ValueError("not a JSON object")
+            format_ = _value(document, "format", int)
+        except ValueError as error:
+            raise _corrupt(where, error) from error
+        if format_ > FORMAT:
+            raise CheckpointError(
+                "newer_format",
+                f"{where} has format {format_}, and this version of orch reads format {FORMAT}; use the version that "
+                "wrote it, or a newer one",
+            )
+        try:
+            return cls._of(document)
+        except ValueError as error:
+            raise _corrupt(where, error) from error
+
+    @classmethod
+    def _of(cls, document: Mapping[str, Any]) -> Manifest:
+        if document["format"] != FORMAT:
+            raise ValueError(f"format {document['format']}")
+        name, vm = _value(document, "name", str), _value(document, "vm", str)
+        epoch = _value(document, "epoch", int)
+        if parse_name(name) != (epoch, vm):
+            raise ValueError(f"name {name!r} is not that of epoch {epoch} and VM {vm!r}")
+        made_at_s = float(_value(document, "made_at_s", (int, float)))
+        if not math.isfinite(made_at_s):
+            raise ValueError("made_at_s is not a finite number")
+        files: dict[str, StoredFile] = {}
+        for path, about in _value(document, "files", dict).items():
+            if not is_file_name(path):
+                raise ValueError(f"{path!r} is not a file of a checkpoint")
+            if not isinstance(about, dict):
+                raise ValueError(f"files: {path} is not an object")
+            size, digest = _value(about, "bytes", int), _value(about, "sha256", str)
+            if size < 0 or _SHA256.fullmatch(digest) is None:
+                raise ValueError(f"files: {path} has {size} bytes and the SHA-256 {digest!r}")
+            files[path] = StoredFile(size, digest)
+        return cls(
+            run_id=_value(document, "run_id", str),
+            epoch=epoch,
+            vm=vm,
+            slot=_value(document, "slot", str),
+            made_at_s=made_at_s,
+            samples=_value(document, "samples", (int, type(None))),
+            ran=_value(document, "ran", str),
+            task_sha256=_value(document, "task_sha256", str),
+            parent=_value(document, "parent", (str, type(None))),
+            files=files,
+        )
+
+
+def _value(document: Mapping[str, Any], key: str, kinds: type | tuple[type, ...]) -> Any:
+    value = document.get(key, ...)
+    if not isinstance(value, kinds) or isinstance(value, bool):
+        raise ValueError(f"{key} is {'missing' if value is ... else f'{value!r:.60}'}")
+    return value
+
+
+def _corrupt(where: str, error: Exception) -> CheckpointError:
+    return CheckpointError("corrupt", f"{where} is not the manifest of a checkpoint ({error})")
