@@ -19,6 +19,7 @@ from metrics.cost.preemptions import Preemptions, preemptions
 from metrics.epochs.restarts import training
 from metrics.epochs.scaling import Scales, full_scale_epochs, full_scale_ingress_bytes
 from metrics.epochs.throughput import SwarmEpoch, swarm_epochs, throughput_epoch_mean
+from metrics.events.checkpoints import Checkpoints, checkpoints_of
 from metrics.events.evaluation import of_kept_epochs
 from metrics.events.joins import Join, Price, join_costs
 from metrics.logged_rates import LoggedRate, paper_throughput
@@ -82,6 +83,7 @@ class RunNumbers:
     lost_work: tuple[LostWork, ...]  # by loss of all peers; part of the bill, not of the other figures
     discarded_epochs: int  # the epochs of lost_work
     discarded_by_vm: Mapping[str, int]  # the same, per VM that took part in them
+    checkpoints: Checkpoints
     lost_s: tuple[float, ...]  # unix: when every peer that trained was lost, from the journal
     # Of an imported run's monitor, the first epoch's included; else empty.
     logged_rates: tuple[LoggedRate, ...]
@@ -169,6 +171,7 @@ class RunNumbers:
             lost_work=lost,
             discarded_epochs=sum(one.epochs for one in lost),
             discarded_by_vm=Counter(vm for vm, _ in {(r.vm, r.epoch) for r in trained.lost}),
+            checkpoints=checkpoints_of(events),
             lost_s=tuple(event.at_s for event in events if event.kind == SWARM_LOST),
             logged_rates=_logged_rates(meta.logs.epoch_rates, watched),
         )

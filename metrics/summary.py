@@ -91,6 +91,7 @@ def summarise(store: Records | RunNumbers) -> dict[str, Any]:
             "usd": _usd(run.preemptions.paused_usd),
         },
         "lost_work": _lost_work(run),
+        "checkpoints": run.checkpoints.to_json(),
         "loss": _loss(run),
         "accuracy": None if evaluated is None else evaluated.accuracy,
         "evaluation": dict(evaluations[-1].figures) if evaluations else None,

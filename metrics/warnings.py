@@ -113,7 +113,13 @@ def _epochs(run: RunNumbers) -> list[str]:
     found: list[str] = []
     found += [_lost_work(one) for one in run.lost_work]
     if run.lost_s and not run.lost_work:
-        found.append("All peers were lost at once, and what they had learned with them.")
+        resumed = [one.epoch for one in run.checkpoints.restored if one.at_s >= run.lost_s[-1]]
+        found.append(
+            f"All peers were lost at once; training went on from the checkpoint of epoch {max(resumed)}."
+            if resumed
+            else "All peers were lost at once, and what they had learned with them."
+        )
+    found += [run.checkpoints.sentence] if run.checkpoints.failed else []
     chosen = measured(run.raw)
     found += _not_in_sps(run, {e.epoch for e in chosen})
     if not chosen:

@@ -167,6 +167,17 @@ def _page(
                 + '<p class="soft">Download the numbers: <a href="preemptions.csv">CSV</a>.</p>',
             )
         )
+    noted = tables.checkpoints(run)
+    if noted:
+        files.table("checkpoints", noted)
+        sections.append(
+            Section(
+                "Checkpoints",
+                content.CHECKPOINTS,
+                html=table(content.checkpoint_table(noted), "Checkpoints", text=["what", "slot", "name"])
+                + '<p class="soft">Download the numbers: <a href="checkpoints.csv">CSV</a>.</p>',
+            )
+        )
     if learned:
         sections.append(
             files.section(

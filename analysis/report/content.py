@@ -319,6 +319,28 @@ def preemption_line(summary: Summary) -> str:
     return text
 
 
+CHECKPOINTS = (
+    "States of the training that the peers stored, and from which VMs began, as measured: seconds of the upload or the "
+    "download, and for how long training was interrupted to copy the state."
+)
+
+
+def checkpoint_table(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return one row per checkpoint stored or restored for the page's table."""
+    return [
+        {
+            "what": row["what"],
+            "slot": row["slot"],
+            "name": row["name"],
+            "epoch": row["epoch"],
+            "size": size(row["bytes"]),
+            "s": number(row["seconds"]),
+            "interrupted s": "" if row["copy_s"] is None else number(row["copy_s"]),
+        }
+        for row in rows
+    ]
+
+
 JOINS = (
     "VMs that joined while the others trained, and the state that each downloaded before its first step, at full scale. "
     "The dollars are part of the egress above, at the price book's first tier from the donor's place."
