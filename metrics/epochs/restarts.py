@@ -37,16 +37,27 @@ def training(records: Iterable[EpochRecord], vms: Iterable[VmRecord]) -> Trainin
 
     A swarm is lost when all VMs with a record have ended. If a record begins later and its epoch is not newer than those
     before, training went on from an earlier state: what the lost swarm did of this and later epochs is lost. All records
-    that are kept of one epoch are therefore of one swarm.
+    that are kept of one epoch are therefore of one swarm. A VM whose preemption was announced may outlive its peer, and
+    its end may be noticed late: an epoch that is not newer also begins a swarm if no earlier VM has a later record, and
+    all of them have ended by now.
     """
+    ordered = sorted(records, key=_order)
     ended = {row.vm: row.ended_s for row in vms if row.ended_s is not None}
+    last_began_s = {record.vm: record.began_s for record in ordered}
     swarms: list[list[EpochRecord]] = []
-    last_end_s = -math.inf
-    for record in sorted(records, key=_order):
-        if record.began_s >= last_end_s:
+    gone_s = last_s = (
+        stays_s
+    ) = -math.inf  # of the VMs so far: the last end, end of a record, and start of one
+    newest = 0
+    for record in ordered:
+        went_back = record.epoch <= newest and record.began_s >= last_s and stays_s < record.began_s
+        if record.began_s >= gone_s or went_back:
             swarms.append([])
         swarms[-1].append(record)
-        last_end_s = max(last_end_s, record.ended_s, ended.get(record.vm, math.inf))
+        newest = max(newest, record.epoch)
+        end_s = ended.get(record.vm, math.inf)
+        gone_s, last_s = max(gone_s, record.ended_s, end_s), max(last_s, record.ended_s)
+        stays_s = max(stays_s, last_began_s[record.vm] if math.isfinite(end_s) else math.inf)
     kept: list[EpochRecord] = []
     firsts: set[int] = set()
     restarts: list[Restart] = []

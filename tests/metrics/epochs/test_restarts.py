@@ -61,6 +61,18 @@ def test_swarm_that_resumed_its_state_has_not_restarted():
     assert (list(found.kept), found.restarts) == (records, ())
 
 
+def test_vms_with_a_notice_may_outlive_their_peers():
+    """The replacements resume while the lost peers' VMs, which have left, still run."""
+    first = [epoch("a", k, 12.0 * k) for k in range(1, 6)]
+    second = [epoch("b", k, 50.0 + 12 * k) for k in range(4, 8)]
+    found = training([*first, *second], [vm("a", ended_s=150.0), vm("b")])
+    assert [(one.from_epoch, list(one.lost)) for one in found.restarts] == [(3, first[3:])]
+    still_there = training([*first, *second], [vm("a"), vm("b")])
+    assert still_there.restarts == ()
+    went_on = training([*first, epoch("a", 6, 130.0), *second], [vm("a", ended_s=150.0), vm("b")])
+    assert went_on.restarts == ()
+
+
 _ROWS = st.lists(
     st.tuples(st.sampled_from("abcd"), st.integers(1, 6), st.integers(0, 40).map(lambda n: 25.0 * n)),
     max_size=24,
