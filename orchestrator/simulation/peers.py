@@ -310,7 +310,7 @@ class Peers:
         if peer is None:
             return {}
         known = peer.phase not in ("waiting", "starting", "failed")
-        status = {
+        status: dict[str, Any] = {
             "phase": peer.phase,
             "maddr": f"/ip4/{vm.address}/tcp/31337" if known else "",
             "error": peer.error,
