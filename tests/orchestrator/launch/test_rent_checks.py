@@ -287,7 +287,9 @@ def test_the_role_is_only_read_before_the_prompt(look, monkeypatch: pytest.Monke
         did.append(("made", *buckets, *written))
 
     monkeypatch.setattr("cloud.sky.aws.role.ensure", make)
-    monkeypatch.setattr("cloud.sky.aws.role.is_there", lambda buckets, written: did.append(("looked at", *buckets)))
+    monkeypatch.setattr(
+        "cloud.sky.aws.role.is_there", lambda buckets, written: did.append(("looked at", *buckets))
+    )
     by_role = changed(endpoint="", location="aws/us-east-1", secrets={})
     look(by_role)
     assert did == [("looked at", "digits")]
