@@ -9,6 +9,9 @@ from experiments.schema.models import ExperimentSpec
 from experiments.schema.slots import slots
 from metrics.store.meta import RunMeta
 
+CHECKPOINTS = "checkpoints"
+"""Folder of a run to which the newest checkpoint is copied before its embedded store is removed, under its own name."""
+
 
 def checkpoint_config(meta: RunMeta, spec: ExperimentSpec) -> dict[str, Any] | None:
     """The peers' config key `checkpoint`; None without checkpoints."""
