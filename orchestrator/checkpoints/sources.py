@@ -130,7 +130,7 @@ def _source(
     if (folder / KEPT).is_dir():
         return CheckpointFolder(folder / KEPT, run_id), "folder", str(folder / KEPT), ""
     options = client_options(spec, store_keys(spec, environ))
-    endpoint = spec.data.endpoint
+    endpoint, attempts = spec.data.endpoint, _ATTEMPTS
     if not endpoint and not target_of(meta.target).rents:
         embedded = _embedded(folder)
         if embedded is None:
@@ -140,9 +140,12 @@ def _source(
                 prefix,
                 "the run's embedded store is gone, and no checkpoint was copied out of it",
             )
-        endpoint = str(embedded["endpoint"])
+        endpoint, attempts = (
+            str(embedded["endpoint"]),
+            1,
+        )  # in the emulated network, it is not reachable from here
         options |= {key: str(embedded[key]) for key in ("access_key", "secret_key")}
-    settings = {"endpoint": endpoint, "connect_timeout_s": _CONNECT_S, "attempts": _ATTEMPTS, **options}
+    settings = {"endpoint": endpoint, "connect_timeout_s": _CONNECT_S, "attempts": attempts, **options}
     return CheckpointStore(prefix, settings), "store", prefix, ""
 
 
