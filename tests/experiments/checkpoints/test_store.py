@@ -29,6 +29,7 @@ from cloud.storage.swift import SwiftServer
 from cloud.storage.swift_environment import swift_environment
 from experiments.checkpoints.download import download, partial_folder
 from experiments.checkpoints.errors import CheckpointError
+from experiments.checkpoints.folder import CheckpointFolder
 from experiments.checkpoints.layout import run_prefix
 from experiments.checkpoints.state import load_state
 from experiments.checkpoints.store import CheckpointStore
@@ -277,9 +278,42 @@ def test_a_folder_with_other_content_is_not_touched(settings, tmp_path):
     stored = upload(store, plain_files(tmp_path / "made", 5), manifest(1))
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/thesis.txt").write_text("precious")
-    with pytest.raises(CheckpointError, match="mine exists and is not epoch-00000001"):
+    with pytest.raises(CheckpointError, match="mine has other content than epoch-00000001-run-1-a-1"):
         download(store, stored.name, tmp_path / "mine")
     assert [p.name for p in (tmp_path / "mine").iterdir()] == ["thesis.txt"]
+
+
+def test_files_can_be_chosen_and_placed(settings, tmp_path):
+    store = store_of(settings)
+    stored = upload(store, plain_files(tmp_path / "made", 5), manifest(1))
+
+    def fetch(placed):
+        return download(
+            store, stored.name, tmp_path / "got", wanted=lambda file: file.startswith("model/"), placed=placed
+        )
+
+    assert fetch(lambda file: file.removeprefix("model/")) == stored
+    assert sorted(p.name for p in (tmp_path / "got").iterdir()) == ["manifest.json", "model.safetensors"]
+    (tmp_path / "got/model.safetensors").write_bytes(b"mine")
+    with pytest.raises(CheckpointError, match=r"got/model.safetensors is missing or was changed"):
+        fetch(lambda file: file.removeprefix("model/"))
+    with pytest.raises(CheckpointError, match="has files of the same name"):
+        fetch(lambda file: "manifest.json")
+
+
+def test_a_folder_is_read_like_a_store(settings, tmp_path):
+    store, held = store_of(settings), CheckpointFolder(tmp_path / "checkpoints", RUN)
+    stored = [upload(store, plain_files(tmp_path / str(epoch), epoch), manifest(epoch)) for epoch in (1, 2)]
+    for one in stored:
+        download(store, one.name, held.folder / one.name)
+    (held.folder / "notes").mkdir()
+    assert [(one.manifest, one.problem) for one in held.list()] == [(stored[1], None), (stored[0], None)]
+    assert [one.bytes for one in held.list()] == [one.bytes for one in store.list()]
+    assert download(held, stored[1].name, tmp_path / "got") == stored[1]
+    assert (tmp_path / "got/state/state.json").read_bytes() == b"\2" * 700
+    (held.folder / stored[1].name / "state/state.json").unlink()
+    with pytest.raises(CheckpointError, match=f"lacks its file .*use the older checkpoint {stored[0].name}"):
+        download(held, stored[1].name, tmp_path / "again")
 
 
 def test_an_upload_is_stopped_within_a_file(settings, tmp_path):
