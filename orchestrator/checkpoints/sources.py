@@ -14,14 +14,13 @@ from experiments.schema.models import ExperimentSpec
 from metrics.store.database import RunStore
 from metrics.store.meta import RunMeta
 from orchestrator.errors import UsageError
+from orchestrator.launch.checkpoint_config import CHECKPOINTS, checkpoint_prefix
 from orchestrator.launch.store_client import client_options, store_keys
 
 if TYPE_CHECKING:
     from experiments.checkpoints.listing import Listed
     from experiments.checkpoints.store import Source
 
-KEPT = "checkpoints"
-"""Folder of a run's folder with the checkpoints that were copied out of its embedded store."""
 _STORED = "checkpoint_stored"  # kind of the journal's notes
 _CONNECT_S, _ATTEMPTS = 5.0, 2
 
@@ -66,7 +65,6 @@ def run_checkpoints(folder: Path, environ: Mapping[str, str]) -> RunCheckpoints:
             "(docs/checkpoints.md)"
         )
     spec = from_document(meta.document)
-    assert spec.checkpoint is not None
     notes = [
         _note(event.vm, json.loads(event.data_json or "{}")) for event in events if event.kind == _STORED
     ]
@@ -122,13 +120,11 @@ def _source(
     folder: Path, run_id: str, meta: RunMeta, spec: ExperimentSpec, environ: Mapping[str, str]
 ) -> tuple[Source | None, str, str, str]:
     from experiments.checkpoints.folder import CheckpointFolder
-    from experiments.checkpoints.layout import run_prefix
     from experiments.checkpoints.store import CheckpointStore
 
-    assert spec.checkpoint is not None
-    prefix = run_prefix(spec.checkpoint.folder(spec.data.shards), run_id)
-    if (folder / KEPT).is_dir():
-        return CheckpointFolder(folder / KEPT, run_id), "folder", str(folder / KEPT), ""
+    prefix = checkpoint_prefix(spec, run_id)
+    if (folder / CHECKPOINTS).is_dir():
+        return CheckpointFolder(folder / CHECKPOINTS, run_id), "folder", str(folder / CHECKPOINTS), ""
     options = client_options(spec, store_keys(spec, environ))
     endpoint, attempts = spec.data.endpoint, _ATTEMPTS
     if not endpoint and not target_of(meta.target).rents:
