@@ -148,6 +148,7 @@ class LaunchRequest:
     # Local VMs share this machine's environment, where nothing is installed.
     requirements: tuple[str, ...] = ()
     buckets: tuple[str, ...] = ()  # buckets of the VM's own cloud that its role may read
+    written: tuple[str, ...] = ()  # places "bucket/prefix" below which its role may read, write and delete
     disk_gb: int = 100
     image_id: str = ""
     # Of the VM's kernel; the emulated cloud takes it from its options.

@@ -39,6 +39,11 @@ class Generated:
     note: str = ""
 
 
+def heldout_of(train: int) -> int:
+    """Return the number of held-out samples beside so many training samples, where none is given."""
+    return max(1, train // _HELDOUT_PART)
+
+
 def generate(
     dataset: str,
     train: int,
@@ -54,7 +59,7 @@ def generate(
     (`stdlib.train_tokenizer`). Raises DataSourceError, also from the records, if this machine lacks something, and
     KeyError for another name.
     """
-    heldout = max(1, train // _HELDOUT_PART) if heldout is None else heldout
+    heldout = heldout_of(train) if heldout is None else heldout
     if dataset == "glyphs":
         from cloud.datasets.glyphs import glyph_records, glyphs_made
 

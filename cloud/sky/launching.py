@@ -81,7 +81,8 @@ def _launch_until_up(run: Clusters, request: LaunchRequest, cluster: str, doing:
             if waiting is None:
                 _check_price(run, request, doing)
                 # IAM may take longer than a termination waits for a launch to arrive (`Clusters.await_launch`).
-                role = aws_role.ensure(request.buckets) if AWS.has(request.offer.location) else ""
+                on_aws = AWS.has(request.offer.location)
+                role = aws_role.ensure(request.buckets, written=request.written) if on_aws else ""
                 shipped = shipped or ship_folder(run.folder, run.home, request)
                 _check_wanted(run, request.vm, doing)
                 records.update(run.folder, request.vm, asking=True)

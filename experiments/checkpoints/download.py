@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from cloud.storage.errors import ShardChangedError
@@ -28,22 +27,25 @@ def download(
     *,
     task_sha256: str | None = None,
     wanted: Callable[[str], bool] = lambda file: True,
+    placed: Callable[[str], str] = lambda file: file,
 ) -> Manifest:
     """Fetch the checkpoint `name` into `folder`, which must not exist, be empty, or hold this checkpoint.
 
     Files are fetched into the folder `.NAME.partial` beside it, whose content is used by the next call: whole files are
     kept, partial ones are continued. Each file's SHA-256 is verified, then the folder gets its name. `on_bytes` is called
     with numbers of bytes as they arrive or are found on the disk. `task_sha256`: refuse checkpoints of another task.
-    `wanted`: which files to fetch, by relative name; the returned manifest has only these.
+    `wanted`: which files to fetch, by relative name; `placed`: where each one is put, relative to `folder`. The manifest is
+    stored and returned as it is in the source.
 
     Raises CheckpointError (its message and `older` say which older checkpoint can be used instead), StorageError, OSError.
     """
     listed = source.list()
     try:
         manifest = _usable(source, listed, name, task_sha256)
-        files = {file: about for file, about in manifest.files.items() if wanted(file)}
-        manifest = replace(manifest, files=files)
-        _fetch_all(source, manifest, folder, on_bytes, stopped)
+        targets = {placed(file): file for file in manifest.files if wanted(file)}
+        if MANIFEST in targets or len(targets) < sum(map(wanted, manifest.files)):
+            raise CheckpointError("foreign", f"{source.where(name)} has files of the same name")
+        _fetch_all(source, manifest, targets, folder, on_bytes, stopped)
     except CheckpointError as error:
         older = older_than(name, listed)
         advice = f"use the older checkpoint {older}" if older else "there is no older complete checkpoint"
@@ -75,13 +77,15 @@ def _usable(source: Source, listed: Sequence[Listed], name: str, task_sha256: st
 def _fetch_all(
     source: Source,
     manifest: Manifest,
+    targets: Mapping[str, str],
     folder: Path,
     on_bytes: Callable[[int], None],
     stopped: Callable[[], bool],
 ) -> None:
+    """`targets`: by where it is put, the file's name in the checkpoint."""
     if folder.exists() and any(folder.iterdir()):
-        _verify_present(manifest, folder)
-        on_bytes(manifest.size_bytes)
+        _verify_present(manifest, targets, folder)
+        on_bytes(sum(manifest.files[file].size_bytes for file in targets.values()))
         return
     partial = partial_folder(folder)
     partial.mkdir(parents=True, exist_ok=True)
@@ -89,10 +93,10 @@ def _fetch_all(
         if path.is_dir() and not path.is_symlink():
             if not any(path.iterdir()):
                 path.rmdir()
-        elif path.relative_to(partial).as_posix() not in manifest.files:
+        elif path.relative_to(partial).as_posix() not in targets:
             path.unlink()
-    for file, about in manifest.files.items():
-        target = partial / file
+    for place, file in targets.items():
+        about, target = manifest.files[file], partial / place
         target.parent.mkdir(parents=True, exist_ok=True)
         for last in (False, True):
             resumed = _fetch(source, manifest.name, file, about, target, on_bytes, stopped)
@@ -142,18 +146,24 @@ def _fetch(
     return have > 0
 
 
-def _verify_present(manifest: Manifest, folder: Path) -> None:
-    """Check that the folder holds this checkpoint, whole."""
+def _verify_present(manifest: Manifest, targets: Mapping[str, str], folder: Path) -> None:
+    """Check that the folder holds these files of this checkpoint."""
     path = folder / MANIFEST
     try:
         held = Manifest.from_json(path.read_text(encoding="utf-8"), str(path))
-    except FileNotFoundError:
+    except (FileNotFoundError, CheckpointError):
         held = None
     if held is None or (held.run_id, held.name) != (manifest.run_id, manifest.name):
-        raise CheckpointError("foreign", f"{folder} exists and is not {manifest.name}; choose another folder")
-    for file, about in manifest.files.items():
-        if not (folder / file).is_file() or sha256_of(folder / file) != about.sha256:
-            raise CheckpointError("corrupt", f"{folder / file} differs from its manifest; remove {folder}")
+        raise CheckpointError(
+            "foreign",
+            f"{folder} has other content than {manifest.name} of run {manifest.run_id}; choose another folder",
+        )
+    for place, file in targets.items():
+        if not (folder / place).is_file() or sha256_of(folder / place) != manifest.files[file].sha256:
+            raise CheckpointError(
+                "corrupt",
+                f"{folder / place} is missing or was changed; remove {folder}, or choose another folder",
+            )
 
 
 def remove_partial(folder: Path) -> None:

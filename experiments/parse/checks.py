@@ -18,6 +18,7 @@ from experiments.emulation.ballast import ballast, ballast_error
 from experiments.emulation.windows import windows_of
 from experiments.parse.document import Path
 from experiments.schema import fields as f
+from experiments.schema.checkpoint import Checkpoint
 from experiments.schema.models import (
     DIGITS,
     Data,
@@ -57,6 +58,7 @@ class Parts:
     bad: frozenset[Path] = frozenset()  # paths of invalid values; the parts above have their defaults
     task: Task | None = None
     given: frozenset[str] = frozenset()  # keys of GIVEN that have a value, valid or not
+    checkpoint: Checkpoint | None = None
 
     @classmethod
     def of(cls, spec: ExperimentSpec) -> Parts:
@@ -65,6 +67,7 @@ class Parts:
         return cls(
             spec.model, spec.data, spec.swarm, names, spec.peers, spec.emulation, tuple(spec.envs), spec.min_peers,
             spec.network_tuning, task=spec.task, given=frozenset(key for key in cls.GIVEN if getattr(spec, key)),
+            checkpoint=spec.checkpoint,
         )  # fmt: skip
 
     @property
@@ -83,6 +86,7 @@ def cross_problems(parts: Parts) -> Iterator[tuple[Path, str]]:
     yield from _optimizer(parts)
     yield from _secrets(parts)
     if parts.emulation is not None:
+        yield from _checkpoint(parts, parts.emulation)
         yield from _accelerators(parts, parts.emulation)
         yield from _size(parts, parts.emulation)
         yield from _network(parts, parts.emulation)
@@ -215,6 +219,16 @@ def _secrets(parts: Parts) -> Iterator[tuple[Path, str]]:
     for name in parts.envs:
         if any(word in name.upper() for word in _PROTECTED):
             yield ("envs", name), f"'{name}' looks like a secret; write it under secrets as '{name}: null'"
+
+
+def _checkpoint(parts: Parts, emulation: Emulation) -> Iterator[tuple[Path, str]]:
+    known = parts.model is not None or parts.task is not None
+    if parts.checkpoint is not None and known and resolved(emulation, parts.task) == PADDED:
+        yield (
+            ("checkpoint",),
+            "a padded accelerator trains a small network with ballast in place of the model, which is no model to keep; set "
+            "emulation.accelerators: host, 'emulation: null' for rented VMs, or remove the section",
+        )
 
 
 def _accelerators(parts: Parts, emulation: Emulation) -> Iterator[tuple[Path, str]]:

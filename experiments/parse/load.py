@@ -288,6 +288,7 @@ def _sound_parts(data: dict[str, Any], bad: frozenset[_document.Path]) -> Parts:
         min_peers=part("min_peers"),
         network_tuning=part("network_tuning"),
         bad=bad,
+        checkpoint=part("checkpoint"),
     )
 
 

@@ -16,6 +16,8 @@ from hivemind.utils.timed_storage import get_dht_time
 
 from cloud.storage.counter import ByteCounter
 from cloud.storage.errors import StorageError, is_final
+from experiments.peer.checkpoints.restore import RestoreError
+from experiments.peer.checkpoints.session import Checkpoints, build_checkpoints
 from experiments.peer.config import PeerConfig, PeerConfigError
 from experiments.peer.optimizer.build import build_optimizer
 from experiments.peer.optimizer.join import Download, take_over
@@ -74,7 +76,7 @@ def run(config: PeerConfig, folder: Path, temporary: Path, status: Status) -> in
         _log.exception("failed")
         status.set(phase="failed", error=str(error), hopeless=is_final(error))
         return 1
-    except (TaskError, PipelineError, StartWeightsError) as error:
+    except (TaskError, PipelineError, StartWeightsError, RestoreError) as error:
         _log.exception("failed")
         status.set(phase="failed", error=str(error), hopeless=True)
         return 1
@@ -164,6 +166,9 @@ def assemble(config: PeerConfig, folder: Path, temporary: Path, status: Status) 
         membership.stop,
     )
     parts.callback(leave.tell_swarm)
+    checkpoints = build_checkpoints(config, folder, status, optimizer, membership, task, stop, clock.now_s)
+    if checkpoints is not None:
+        parts.callback(checkpoints.close)
     source = training_source(config, opener, task, partial(status.left_out, "training"))
     batches = Batches(source, config.batch_size)
     parts.callback(batches.close)
@@ -188,6 +193,7 @@ def assemble(config: PeerConfig, folder: Path, temporary: Path, status: Status) 
         heldout=heldout,
         counter=opener.counter,
         steps=StepLog(folder / "steps.csv"),
+        checkpoints=checkpoints,
     )
 
 
@@ -231,11 +237,14 @@ class Peer:
     heldout: HeldOut | None
     counter: ByteCounter  # bytes read from the store
     steps: StepLog
+    checkpoints: Checkpoints | None = None
 
     def run(self) -> int:
         """Train until the run ends or `stop` is set, then leave. Returns the process's exit code."""
         began = self._wait_for_swarm()
         finished = False
+        if self.checkpoints is not None:
+            self.checkpoints.begin(began)
         if not self.stop.is_set():
             self._join(took_over=began == "joined")
             finished = self._train()
@@ -244,6 +253,8 @@ class Peer:
             # the round first: others may be about to wait for this peer
             self.status.leaving()
             self.optimizer.leave_round(max(0.0, self.departure.soft_left_s - _TELL_SWARM_S))
+        if finished and self.checkpoints is not None:
+            self.checkpoints.training_ended()
         self._evaluate()
         if finished:
             self._serve()
@@ -256,9 +267,11 @@ class Peer:
     def _wait_for_swarm(self) -> str:
         """Announce this peer and wait until training may start. Returns the result of `Membership.wait_for_start`.
 
-        Raises StartWeightsError.
+        Raises StartWeightsError, RestoreError, StorageError.
         """
         config, membership = self.config, self.membership
+        if self.checkpoints is not None:
+            self.checkpoints.prepare()
         if isinstance(self.optimizer, SwarmOptimizer):
             self.optimizer.watch_others(membership, self._attempt_failed)
         membership.start()
@@ -288,7 +301,7 @@ class Peer:
             self.clock.now_s(),
             download.seconds,
             download.bytes,
-            epoch,
+            epoch if download.donor else 0,  # a peer that begins with a checkpoint begins with the others
             download.donor,
             download.resumed,
         )
@@ -339,6 +352,8 @@ class Peer:
         self.membership.announce("training", epoch.epoch)
         self.steps.flush()
         self.status.set(epoch=epoch.epoch)
+        if self.checkpoints is not None:
+            self.checkpoints.epoch_ended(epoch.epoch)
         if epoch.dropped:
             self.status.warn(
                 f"dropped {epoch.epoch}", f"epoch {epoch.epoch} lost part of its round: {epoch.dropped}"
@@ -368,9 +383,11 @@ class Peer:
         self.publisher.evaluation(epoch, figures, samples)
 
     def _serve(self) -> None:
-        """Report completion, then serve the state until the peer is stopped."""
+        """Store the last checkpoint, report completion, then serve the state until the peer is stopped."""
         self.publisher.flush(_FLUSH_AT_THE_END_S)
         self.traffic.write_final()  # written again at the end; if the VM is killed first, most of it is recorded
+        if self.checkpoints is not None:
+            self.checkpoints.wait_for_last(self.stop)
         sha = parameters_sha(self.task.parameters())
         write_sample(self.folder / "parameters.f32", self.task.parameters())
         epoch = self.optimizer.local_epoch

@@ -22,6 +22,7 @@ from experiments.averaging.overlap import BLOCKING
 from experiments.averaging.records import AveragingMethod
 from experiments.averaging.single_peer import SINGLE_PEER
 from experiments.schema import fields as f
+from experiments.schema.checkpoint import Checkpoint
 from experiments.schema.limits import Limits
 from experiments.tasks.settings import SETTINGS
 
@@ -396,6 +397,9 @@ class ExperimentSpec(_Section):
         Field(description="Groups of peers.")
     )
     measure: Measure = Field(default_factory=Measure)
+    checkpoint: Checkpoint | None = Field(
+        default=None, description="When and where checkpoints are stored. null: never."
+    )
     budget_usd: f.Usd | None = Field(
         default=None, description="Budget of the run in dollars. Spending stops before it would be exceeded."
     )

@@ -8,6 +8,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from experiments.schema import models as schema
+from experiments.schema.checkpoint import Checkpoint
 from experiments.schema.limits import Limits
 
 _HEAD = """# The experiment file
@@ -66,6 +67,7 @@ _SECTIONS: tuple[tuple[str, type[Any]], ...] = (
     ("peers[].resources, peers[].any_of[]", schema.Resources),
     ("peers[].replace", schema.Replace),
     ("measure", schema.Measure),
+    ("checkpoint", Checkpoint),
     ("limits", Limits),
     ("emulation", schema.Emulation),
     ("emulation.preempt", schema.Preempt),

@@ -60,6 +60,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "export",
         "Compare a run's estimated cost with the provider's bill.",
     ),
+    "checkpoints": ("checkpoints", "List a run's checkpoints, newest first."),
+    "pull": ("checkpoints", "Pull a checkpoint into a folder: resuming, verified, all or nothing."),
+    "evaluate": ("checkpoints", "Evaluate a checkpoint on the experiment's held-out samples."),
     "study": ("study.group", "Run studies, or draw several runs on one page."),
     "compare": (
         "compare",

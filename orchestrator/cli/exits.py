@@ -42,6 +42,7 @@ BY_NAME: dict[str, int] = {
     "cloud.storage.errors.StoreFailedError": FAILED,
     "cloud.storage.errors.EmbeddedStoreError": FAILED,
     "cloud.storage.errors.StorageError": WRONG,
+    "experiments.checkpoints.errors.CheckpointError": FAILED,
 }
 
 

@@ -67,6 +67,10 @@ def close_run(
                 warnings.append(f"{table}.csv of {vm.vm} cannot be read and is skipped: {error}")
     switch = _read_json(folder / "cloud" / "switch.json")
     close_provider(store, calls)
+    kept = _read_json(folder / "cloud" / "store" / "kept.json") or {}
+    warnings += [
+        f"a checkpoint was not copied to {folder}: {problem}" for problem in kept.get("problems", ())
+    ]
     forget_keys(folder)
     with store.transaction():
         if switch is not None:

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
-from cloud.datasets.generate import generate
-from cloud.storage.shards import HELDOUT, TRAIN, Record
+from cloud.datasets.generate import SIZES, generate, heldout_of
+from cloud.storage.shards import HELDOUT, TRAIN, MaxSamples, Record
 from experiments.schema.models import ExperimentSpec
 from experiments.schema.shards import shard_urls
+from orchestrator.launch.local_store import dataset_of
 from orchestrator.launch.store_client import client_options, store_keys
 
 OpenShard = Callable[[str], BinaryIO]
@@ -51,6 +52,24 @@ def open_generated(spec: ExperimentSpec, folder: Path, *, train: int, heldout: i
     return lambda url: places[url].open("rb")
 
 
+def open_generated_heldout(spec: ExperimentSpec, folder: Path) -> OpenShard:
+    """Generate all held-out samples of the embedded store's data set; returns how to open their shard.
+
+    Raises UsageError for names of shards that the embedded store does not have, DataSourceError.
+    """
+    arguments = dataset_of(spec)[1]
+    dataset, seed, url = spec.data.dataset, spec.seed, f"{arguments['to_url']}/heldout-000000.tar"
+    if dataset == "digits":
+        from cloud.storage.digits import write_shards
+
+        path = folder / write_shards(folder, 1, samples_per_shard=1, seed=seed).heldout[0]
+    else:
+        count = heldout_of(arguments["shards"] * SIZES[dataset].samples_per_shard)
+        records = generate(dataset, 0, count, seed=seed).records
+        path = _written((r for r in records if r.split == HELDOUT), folder, lambda split, number: 0)[HELDOUT]
+    return lambda asked: {url: path}[asked].open("rb")
+
+
 def first_shard(pattern: str) -> str:
     """Return the URL of the first shard of a pattern."""
     return shard_urls(pattern)[0]
@@ -65,7 +84,7 @@ def _first(dataset: str, most: Mapping[str, int], seed: int) -> Iterator[Record]
             yield record
 
 
-def _written(records: Iterable[Record], folder: Path, most: int) -> dict[str, Path]:
+def _written(records: Iterable[Record], folder: Path, most: MaxSamples) -> dict[str, Path]:
     from cloud.storage.shards import ShardWriter
 
     writer = ShardWriter(folder, max_samples=most)

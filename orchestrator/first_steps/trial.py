@@ -115,14 +115,14 @@ def try_experiment(
     size = batch_size or spec.swarm.batch_size
     with tempfile.TemporaryDirectory(prefix="orch-try-") as made:
         folder = Path(made).resolve()
-        code = _copied(spec, folder)
-        with _as_on_a_peer(spec, folder), contextlib.redirect_stdout(sys.stderr):
+        code = copied_code(spec, folder)
+        with as_on_a_peer(spec, folder), contextlib.redirect_stdout(sys.stderr):
             from experiments.peer.config import PeerConfigError
             from experiments.pipeline.errors import BadSampleError, PipelineError, describe_error
             from experiments.tasks.errors import TaskError
 
             try:
-                trial = _tried(spec, _config(spec, code, folder, size), folder, steps, clock)
+                trial = _tried(spec, lone_config(spec, code, folder, size), folder, steps, clock)
             except (TaskError, PipelineError, PeerConfigError, TrialError) as error:
                 raise TrialError(_with_own_paths(str(error), code, folder)) from error
             except SystemExit as error:
@@ -152,7 +152,7 @@ def _refuse_emulated(spec: ExperimentSpec) -> None:
         )
 
 
-def _copied(spec: ExperimentSpec, folder: Path) -> TaskCode | None:
+def copied_code(spec: ExperimentSpec, folder: Path) -> TaskCode | None:
     """Copy the task's files into `folder`, as a peer gets them; returns where they come from. None: no task."""
     if spec.task is None:
         return None
@@ -165,7 +165,7 @@ def _copied(spec: ExperimentSpec, folder: Path) -> TaskCode | None:
 
 
 @contextlib.contextmanager
-def _as_on_a_peer(spec: ExperimentSpec, folder: Path) -> Iterator[None]:
+def as_on_a_peer(spec: ExperimentSpec, folder: Path) -> Iterator[None]:
     """Make `folder` the current one and its code importable; afterwards, forget the modules that came from there."""
     from experiments.pipeline.op import function_at
 
@@ -190,7 +190,7 @@ def _as_on_a_peer(spec: ExperimentSpec, folder: Path) -> Iterator[None]:
         function_at.cache_clear()
 
 
-def _config(spec: ExperimentSpec, code: TaskCode | None, folder: Path, batch_size: int) -> PeerConfig:
+def lone_config(spec: ExperimentSpec, code: TaskCode | None, folder: Path, batch_size: int) -> PeerConfig:
     """The config of a peer that trains alone, at full scale; paths of files are absolute, so that errors show them."""
     from experiments.peer.config import PeerConfig
     from experiments.schema.shards import shard_urls
@@ -280,7 +280,7 @@ def _tried(
         else open_store(spec)
     )
     shard, decoding, decoding_heldout = first_shard(spec.data.shards), _Decoding(), _Decoding()
-    with _threads(config.threads), torch.random.fork_rng(devices=[]):
+    with torch_threads(config.threads), torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         items = _repeated(shard, open_shard, runner.pipeline, config.seed, decoding, clock)
         with contextlib.closing(items):
@@ -461,7 +461,7 @@ def _saved(
 
 
 @contextlib.contextmanager
-def _threads(count: int) -> Iterator[None]:
+def torch_threads(count: int) -> Iterator[None]:
     """Let torch use this many threads on the CPU; 0: as many as it uses anyway."""
     import torch
 

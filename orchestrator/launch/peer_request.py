@@ -31,8 +31,9 @@ from metrics.store.database import RunStore
 from metrics.store.meta import EmulationMeta, RunMeta
 from orchestrator.core.events import MONITOR, RequestVm
 from orchestrator.core.state import Place
+from orchestrator.launch.checkpoint_config import checkpoint_config
 from orchestrator.launch.keys import run_key, vm_keys
-from orchestrator.launch.rent_checks import aws_buckets
+from orchestrator.launch.rent_checks import aws_buckets, aws_written
 from orchestrator.launch.rented import BARRIER_S, labels_of, store_node
 from orchestrator.launch.task_code import CODE, WHEELS, TaskCall
 
@@ -101,6 +102,7 @@ class RunRequests:
             setup=self._spec.setup,
             file_mounts=dict(self._spec.file_mounts),
             buckets=aws_buckets(self._spec) if AWS.has(place.location) else (),
+            written=aws_written(self._spec) if AWS.has(place.location) else (),
             disk_gb=resources.disk_size,
             image_id=resources.image_id or "",
         )
@@ -223,6 +225,7 @@ def peer_config(
         workers=spec.data.workers.model_dump(),
         bad_samples=spec.data.bad_samples,
         threads=1 if on_host else 0,  # peers share this machine's cores
+        checkpoint=checkpoint_config(meta, spec),
         environment=environment,
         **{key: getattr(swarm, key) for key in METHOD_KEYS},
     )

@@ -47,6 +47,13 @@ def aws_buckets(spec: ExperimentSpec) -> tuple[str, ...]:
     return tuple(sorted({*shards, *mounts}))
 
 
+def aws_written(spec: ExperimentSpec) -> tuple[str, ...]:
+    """Places "bucket/prefix" that VMs on AWS write by their role: that of the checkpoints, unless `secrets` has keys."""
+    if spec.checkpoint is None or STORE_KEYS[0] in spec.secrets or not reads_by_role(spec):
+        return ()
+    return (spec.checkpoint.folder(spec.data.shards).removeprefix("s3://"),)
+
+
 def clouds_of(spec: ExperimentSpec) -> tuple[str, ...]:
     """Clouds where the experiment rents VMs, sorted; its own machines are in none."""
     places = {place.infra for group in spec.peers for place in group.alternatives}

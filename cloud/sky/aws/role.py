@@ -1,4 +1,5 @@
-"""The AWS role of rented VMs: it may only end the VM that has it and read the buckets it was created for.
+"""The AWS role of rented VMs: it may only end the VM that has it, read the buckets and write the checkpoints it was created
+for.
 
 SkyPilot's default role would give its VMs full access to EC2 and S3. The name of orch's role contains a digest of its
 policy, so a changed policy means another role, and a role that an administrator created is used as it is.
@@ -10,7 +11,7 @@ import hashlib
 import json
 import shlex
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -37,8 +38,10 @@ TRUST: dict[str, Any] = {
 }
 
 
-def policy(buckets: Collection[str]) -> dict[str, Any]:
-    """Return the policy: what SkyPilot's autodown calls on the VM, and reading the buckets.
+def policy(buckets: Collection[str], *, written: Collection[str] = ()) -> dict[str, Any]:
+    """Return the policy: what SkyPilot's autodown calls on the VM, reading the buckets, and writing below `written`.
+
+    `written` are places "bucket/prefix" of objects, which may also be listed, read and deleted.
 
     Autodown (sky/provision/aws/instance.py, `terminate_instances`) looks up its instance, network and security groups,
     moves the instance to the default group and terminates it.
@@ -85,12 +88,31 @@ def policy(buckets: Collection[str]) -> dict[str, Any]:
                 ],
             }
         )
+    places = sorted(set(written))
+    if places:
+        statements += [
+            {
+                "Sid": "WriteItsCheckpoints",
+                "Effect": "Allow",
+                "Action": [
+                    "s3:PutObject", "s3:GetObject", "s3:DeleteObject", "s3:AbortMultipartUpload",
+                    "s3:ListMultipartUploadParts",
+                ],
+                "Resource": [f"arn:aws:s3:::{place}/*" for place in places],
+            },
+            {
+                "Sid": "ListItsCheckpoints",
+                "Effect": "Allow",
+                "Action": ["s3:ListBucket", "s3:GetBucketLocation", "s3:ListBucketMultipartUploads"],
+                "Resource": sorted({f"arn:aws:s3:::{place.partition('/')[0]}" for place in places}),
+            },
+        ]  # fmt: skip
     return {"Version": "2012-10-17", "Statement": statements}
 
 
-def role_name(buckets: Collection[str]) -> str:
+def role_name(buckets: Collection[str], *, written: Collection[str] = ()) -> str:
     """Name of the role and of its instance profile, derived from the policy."""
-    text = json.dumps([TRUST, policy(buckets)], sort_keys=True)
+    text = json.dumps([TRUST, policy(buckets, written=written)], sort_keys=True)
     return f"orch-vm-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
 
@@ -115,17 +137,17 @@ def grant() -> dict[str, Any]:
     }
 
 
-def commands(buckets: Collection[str]) -> str:
+def commands(buckets: Collection[str], *, written: Collection[str] = ()) -> str:
     """Return shell commands (AWS CLI) with which an administrator creates the role and lets a user pass it to VMs.
 
     Each runs only if the previous ones succeeded.
     """
-    name = role_name(buckets)
+    name = role_name(buckets, written=written)
     steps = (
         ["create-role", "--role-name", name, "--assume-role-policy-document", json.dumps(TRUST)],
         [
             "put-role-policy", "--role-name", name, "--policy-name", _POLICY_NAME,
-            "--policy-document", json.dumps(policy(buckets), indent=1),
+            "--policy-document", json.dumps(policy(buckets, written=written), indent=1),
         ],
         ["create-instance-profile", "--instance-profile-name", name],
         ["add-role-to-instance-profile", "--instance-profile-name", name, "--role-name", name],
@@ -137,27 +159,32 @@ def commands(buckets: Collection[str]) -> str:
     return " &&\n".join(f"aws iam {shlex.join(step)}" for step in steps) + "\n"
 
 
-def is_there(buckets: Collection[str]) -> bool:
+def is_there(buckets: Collection[str], *, written: Collection[str] = ()) -> bool:
     """Whether VMs can be launched with the role as it is. Creates nothing.
 
     Raises CredentialsError if the credentials do not allow looking it up, TransientError.
     """
-    name = role_name(buckets)
+    name = role_name(buckets, written=written)
     with _errors(name):
         return _age_s(_client(), name) is not None
 
 
-def ensure(buckets: Collection[str], sleep: Callable[[float], None] = time.sleep) -> str:
+def ensure(
+    buckets: Collection[str],
+    sleep: Callable[[float], None] = time.sleep,
+    *,
+    written: Collection[str] = (),
+) -> str:
     """Return the name of an instance profile for VMs; create what is missing, and wait until it is at least 15 s old.
 
     Raises CredentialsError if the credentials do not allow looking it up or creating it, TransientError.
     """
-    name = role_name(buckets)
+    name = role_name(buckets, written=written)
     with _errors(name):
         client = _client()
         age_s = _age_s(client, name)
         if age_s is None:
-            _make(client, name, buckets)
+            _make(client, name, policy(buckets, written=written))
             age_s = 0.0
     if age_s < _SPREADS_WITHIN_S:
         sleep(_SPREADS_WITHIN_S - max(0.0, age_s))
@@ -222,13 +249,13 @@ def _has_policy(client: Any, name: str) -> bool:
     return True
 
 
-def _make(client: Any, name: str, buckets: Collection[str]) -> None:
+def _make(client: Any, name: str, allowed: Mapping[str, Any]) -> None:
     """Create what is missing; another launch may be doing the same."""
     there = suppress(client.exceptions.EntityAlreadyExistsException)
-    description = "VMs rented by orch: may end themselves and read the run's buckets"
+    description = "VMs rented by orch: may end themselves, read the run's buckets and write its checkpoints"
     with there:
         client.create_role(RoleName=name, AssumeRolePolicyDocument=json.dumps(TRUST), Description=description)
-    client.put_role_policy(RoleName=name, PolicyName=_POLICY_NAME, PolicyDocument=json.dumps(policy(buckets)))
+    client.put_role_policy(RoleName=name, PolicyName=_POLICY_NAME, PolicyDocument=json.dumps(allowed))
     with there:
         client.create_instance_profile(InstanceProfileName=name)
     with suppress(client.exceptions.LimitExceededException):  # it has its one role already

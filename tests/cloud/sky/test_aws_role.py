@@ -147,6 +147,21 @@ def test_a_vm_may_change_only_itself_and_read_only_its_buckets(monkeypatch: pyte
     assert not may("iam:ListRoles", "*")
 
 
+def test_a_vm_may_write_only_below_the_place_of_its_checkpoints(monkeypatch: pytest.MonkeyPatch):
+    told = policy(["data"], written=["models/mine"])["Statement"]
+
+    def may(action: str, resource: str) -> bool:
+        return judge(monkeypatch).allowed(told, action, resource, "i-1", "")
+
+    for action in ("s3:PutObject", "s3:GetObject", "s3:DeleteObject", "s3:AbortMultipartUpload"):
+        assert may(action, "arn:aws:s3:::models/mine/run/x")
+        assert not may(action, "arn:aws:s3:::models/mine-too/x")
+    assert may("s3:ListBucket", "arn:aws:s3:::models")
+    assert not may("s3:PutObject", "arn:aws:s3:::data/x")
+    assert not may("s3:DeleteObject", "arn:aws:s3:::data/x")
+    assert role_name(["data"], written=["models/mine"]) != role_name(["data"])
+
+
 def judge(monkeypatch: pytest.MonkeyPatch) -> Any:
     """tests/fake_ec2/roles.py without its machines."""
     machines: Any = ModuleType("machines")

@@ -45,7 +45,7 @@ def sky(monkeypatch: pytest.MonkeyPatch) -> FakeSky:
     monkeypatch.setattr(server, "claim", lambda home, run: None)
     monkeypatch.setattr(server, "leave", lambda home, run: None)
     monkeypatch.setattr(launching, "ship_folder", lambda folder, home, request: (folder / "x.ship", "key"))
-    monkeypatch.setattr(launching.aws_role, "ensure", lambda buckets: "role")
+    monkeypatch.setattr(launching.aws_role, "ensure", lambda buckets, written: "role")
     monkeypatch.setattr("cloud.sky.skypilot.sdk.settings", lambda own, role: {})
     monkeypatch.setattr("cloud.sky.skypilot.sdk.removal", lambda own, mounts: "")
     monkeypatch.setattr(launching.time, "sleep", lambda _s: None)
@@ -177,7 +177,7 @@ def test_an_end_while_the_role_is_made_is_noticed_before_the_launch_is_sent(
     """IAM may be slower than an ending waits for a launch that was sent: until the role is there, none was."""
     asking: list[bool] = []
 
-    def ended_meanwhile(buckets: object) -> str:
+    def ended_meanwhile(buckets: object, written: object) -> str:
         asking.append(record(run).asking)
         (run / "sky" / "closed").touch()
         return "role"

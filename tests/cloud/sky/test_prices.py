@@ -102,7 +102,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     for module in (launching, clusters):
         monkeypatch.setattr(module.server, "ensure", lambda home: None)
     monkeypatch.setattr(launching.server, "claim", lambda home, run: None)
-    monkeypatch.setattr(launching.aws_role, "ensure", lambda buckets: "role")
+    monkeypatch.setattr(launching.aws_role, "ensure", lambda buckets, written: "role")
     monkeypatch.setattr(launching, "ship_folder", lambda folder, home, request: (folder / "x.ship", "key"))
     return made
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+from botocore.awsrequest import AWSResponse
 from checkpoint_rig import (
     KEYS,
     RUN,
@@ -29,6 +32,7 @@ from cloud.storage.swift import SwiftServer
 from cloud.storage.swift_environment import swift_environment
 from experiments.checkpoints.download import download, partial_folder
 from experiments.checkpoints.errors import CheckpointError
+from experiments.checkpoints.folder import CheckpointFolder
 from experiments.checkpoints.layout import run_prefix
 from experiments.checkpoints.state import load_state
 from experiments.checkpoints.store import CheckpointStore
@@ -277,9 +281,42 @@ def test_a_folder_with_other_content_is_not_touched(settings, tmp_path):
     stored = upload(store, plain_files(tmp_path / "made", 5), manifest(1))
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/thesis.txt").write_text("precious")
-    with pytest.raises(CheckpointError, match="mine exists and is not epoch-00000001"):
+    with pytest.raises(CheckpointError, match="mine has other content than epoch-00000001-run-1-a-1"):
         download(store, stored.name, tmp_path / "mine")
     assert [p.name for p in (tmp_path / "mine").iterdir()] == ["thesis.txt"]
+
+
+def test_files_can_be_chosen_and_placed(settings, tmp_path):
+    store = store_of(settings)
+    stored = upload(store, plain_files(tmp_path / "made", 5), manifest(1))
+
+    def fetch(placed):
+        return download(
+            store, stored.name, tmp_path / "got", wanted=lambda file: file.startswith("model/"), placed=placed
+        )
+
+    assert fetch(lambda file: file.removeprefix("model/")) == stored
+    assert sorted(p.name for p in (tmp_path / "got").iterdir()) == ["manifest.json", "model.safetensors"]
+    (tmp_path / "got/model.safetensors").write_bytes(b"mine")
+    with pytest.raises(CheckpointError, match=r"got/model.safetensors is missing or was changed"):
+        fetch(lambda file: file.removeprefix("model/"))
+    with pytest.raises(CheckpointError, match="has files of the same name"):
+        fetch(lambda file: "manifest.json")
+
+
+def test_a_folder_is_read_like_a_store(settings, tmp_path):
+    store, held = store_of(settings), CheckpointFolder(tmp_path / "checkpoints", RUN)
+    stored = [upload(store, plain_files(tmp_path / str(epoch), epoch), manifest(epoch)) for epoch in (1, 2)]
+    for one in stored:
+        download(store, one.name, held.folder / one.name)
+    (held.folder / "notes").mkdir()
+    assert [(one.manifest, one.problem) for one in held.list()] == [(stored[1], None), (stored[0], None)]
+    assert [one.bytes for one in held.list()] == [one.bytes for one in store.list()]
+    assert download(held, stored[1].name, tmp_path / "got") == stored[1]
+    assert (tmp_path / "got/state/state.json").read_bytes() == b"\2" * 700
+    (held.folder / stored[1].name / "state/state.json").unlink()
+    with pytest.raises(CheckpointError, match=f"lacks its file .*use the older checkpoint {stored[0].name}"):
+        download(held, stored[1].name, tmp_path / "again")
 
 
 def test_an_upload_is_stopped_within_a_file(settings, tmp_path):
@@ -295,6 +332,21 @@ def test_an_upload_is_stopped_within_a_file(settings, tmp_path):
     assert raised.value.code == "incomplete"
     assert store.list() == ()
     assert unfinished(store) == []
+
+
+@pytest.mark.parametrize(("status", "code"), [(403, "AccessDenied"), (501, "NotImplemented")])
+def test_a_store_that_does_not_list_unfinished_uploads_is_used(settings, tmp_path, caplog, status, code):
+    store = CheckpointStore(run_prefix(TO, RUN), {**settings, "attempts": 1})
+
+    def refuse(**_):
+        body = f"<Error><Code>{code}</Code></Error>".encode()
+        return AWSResponse("", status, {}, cast(Any, SimpleNamespace(stream=lambda: [body])))
+
+    store.client().meta.events.register_first("before-send.s3.ListMultipartUploads", refuse)
+    upload(store, plain_files(tmp_path, 1), manifest(1))
+    upload(store, plain_files(tmp_path, 2), manifest(2))
+    assert store.prune(1) == (manifest(1).name,)
+    assert "cannot be listed, so they stay" in caplog.text
 
 
 def test_a_prefix_that_cannot_be_written_is_found_before(settings):

@@ -5,18 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
+from moto import mock_aws
 
 from cloud.datasets import stdlib
+from cloud.datasets.generate import SIZES, Size
 from cloud.datasets.glyphs import glyph_records
+from cloud.local.host.store import make_digits, make_generated
+from cloud.storage.client import make_client
 from cloud.storage.samples import read_shard
 from cloud.storage.shards import HELDOUT, TRAIN
 from experiments.parse.load import load
 from orchestrator.cli.render.trial import trial_lines
-from orchestrator.first_steps.samples import samples_of
+from orchestrator.first_steps.samples import open_generated_heldout, samples_of
 from orchestrator.first_steps.templates import TaskKind, experiment_files
 from orchestrator.first_steps.trial import try_experiment
+from orchestrator.launch.local_store import dataset_of
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +62,25 @@ def test_the_samples_are_the_first_of_the_store(tmp_path: Path):
     made = samples_of("glyphs", tmp_path, train=5, heldout=2, seed=3)
     expected = [record.members["jpg"] for record in islice(glyph_records(100, 10, seed=3), 5)]
     assert [sample["jpg"] for sample in samples(made[TRAIN])] == expected
+
+
+@pytest.mark.parametrize("dataset", ["digits", "glyphs", "stdlib", "speech"])
+def test_generated_heldout_samples_are_those_of_the_store_byte_for_byte(
+    dataset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    for name, size in SIZES.items():
+        monkeypatch.setitem(cast(Any, SIZES), name, Size(size.shards, 16))
+    shards, heldout = "s3://bkt/p/train-{000000..000002}.tar", "s3://bkt/p/heldout-000000.tar"
+    spec = load("local-2", [f"data.shards={shards}", f"data.heldout={heldout}", "seed=5"])
+    spec = spec.model_copy(update={"data": spec.data.model_copy(update={"dataset": dataset})})
+    arguments = {**dataset_of(spec)[1], "endpoint": "", "access_key": "key", "secret_key": "hunter2"}
+    with mock_aws():
+        make_client().create_bucket(Bucket="bkt")
+        program = make_digits if dataset == "digits" else make_generated
+        program(arguments, lambda _: None)
+        expected = make_client().get_object(Bucket="bkt", Key="p/heldout-000000.tar")["Body"].read()
+    with open_generated_heldout(spec, tmp_path / "made")(heldout) as file:
+        assert file.read() == expected
 
 
 def test_an_unknown_data_set_is_refused(tmp_path: Path):

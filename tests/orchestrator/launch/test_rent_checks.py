@@ -192,7 +192,7 @@ def look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Preflight of a spec whose store answers as given; what the store was asked with."""
     for name in ("_packages", "_credentials"):
         monkeypatch.setattr(f"orchestrator.launch.machine_checks.{name}", lambda *_: ())
-    monkeypatch.setattr("cloud.sky.aws.role.is_there", lambda buckets: False)
+    monkeypatch.setattr("cloud.sky.aws.role.is_there", lambda buckets, written: False)
 
     def asked(spec: ExperimentSpec, error: Exception | None = None) -> dict[str, Any]:
         keys: dict[str, Any] = {}
@@ -283,11 +283,13 @@ def test_a_pattern_may_name_several_buckets(monkeypatch: pytest.MonkeyPatch):
 def test_the_role_is_only_read_before_the_prompt(look, monkeypatch: pytest.MonkeyPatch):
     did: list[tuple[str, ...]] = []
 
-    def make(buckets: tuple[str, ...]) -> None:
-        did.append(("made", *buckets))
+    def make(buckets: tuple[str, ...], written: tuple[str, ...]) -> None:
+        did.append(("made", *buckets, *written))
 
     monkeypatch.setattr("cloud.sky.aws.role.ensure", make)
-    monkeypatch.setattr("cloud.sky.aws.role.is_there", lambda buckets: did.append(("looked at", *buckets)))
+    monkeypatch.setattr(
+        "cloud.sky.aws.role.is_there", lambda buckets, written: did.append(("looked at", *buckets))
+    )
     by_role = changed(endpoint="", location="aws/us-east-1", secrets={})
     look(by_role)
     assert did == [("looked at", "digits")]

@@ -1,0 +1,1 @@
+"""Checkpoints of a run as its owner uses them: find, pull, evaluate."""

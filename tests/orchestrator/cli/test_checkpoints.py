@@ -1,0 +1,335 @@
+"""`orch checkpoints`, `pull` and `evaluate` on prepared runs, with checkpoints in a store of this process or in a folder."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import torch
+from moto import mock_aws
+from safetensors.torch import load_file, save_file
+
+from cloud.storage.client import ClientPerProcess, make_client
+from cloud.storage.digits import make_digits
+from cloud.storage.opener import ShardOpener
+from experiments.checkpoints.folder import CheckpointFolder
+from experiments.checkpoints.manifest import Manifest
+from experiments.checkpoints.state import copy_state, save_state
+from experiments.checkpoints.store import CheckpointStore
+from experiments.checkpoints.upload import describe, upload
+from experiments.parse.load import load, to_document
+from experiments.schema.models import ExperimentSpec
+from metrics.records import EventRecord
+from metrics.store.database import RunStore
+from orchestrator.checkpoints.pulled import pull
+from orchestrator.cli.app import run
+from orchestrator.first_steps.trial import as_on_a_peer, copied_code, lone_config
+from orchestrator.home import run_folder
+
+STORED, LOCAL = (
+    "mine-20261127-aaaa",
+    "mine-20261127-bbbb",
+)  # its store exists; it was copied out of the embedded one
+PREFIX = "digits/checkpoints"
+Call = Callable[..., tuple[int, Any, str]]
+
+
+@dataclass(frozen=True)
+class World:
+    """Two runs that stored the checkpoints of epochs 1 and 2, and what peers report for epoch 2."""
+
+    home: Path
+    spec: ExperimentSpec
+    figures: Mapping[str, float]
+    samples: int
+    checkpoints: tuple[Manifest, Manifest]
+
+    def key(self, number: int, file: str) -> str:
+        return f"checkpoints/{STORED}/{self.checkpoints[number].name}/{file}"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    """Train a user's task a little, twice, and evaluate it on the whole data set as a peer does."""
+    user, folder = tmp_path_factory.mktemp("user"), tmp_path_factory.mktemp("made")
+    with pytest.MonkeyPatch.context() as patch, mock_aws():
+        patch.chdir(user)
+        patch.setenv("AWS_ACCESS_KEY_ID", "key")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "hunter2")
+        assert run(["init", "mine", "--task", "python"]) == 0
+        spec = load("mine.yaml", ["checkpoint.every_epochs=1"], ())
+        make_digits(2, "s3://digits", make_client(), folder=folder / "data", seed=spec.seed)
+        code = copied_code(spec, folder / "peer")
+        assert code is not None
+        with as_on_a_peer(spec, folder / "peer"):
+            from experiments.peer.training.task import build_runner
+            from experiments.peer.training.task_data import held_out
+
+            config = lone_config(spec, code, folder / "peer", spec.swarm.batch_size)
+            runner = build_runner(config)
+            optimizer = torch.optim.Adam(runner.parameter_groups(), lr=0.01)
+            data = held_out(config, ShardOpener(ClientPerProcess()), runner, lambda _: None)
+            assert data is not None
+            for epoch in (1, 2):
+                for _ in range(3):
+                    optimizer.zero_grad()
+                    for batch in data.batches():
+                        runner.loss(runner.move(batch)).backward()
+                    optimizer.step()
+                copied = copy_state(runner.model, optimizer)
+                save_state(folder / str(epoch), runner.task, copied, cast(Any, config.task))
+            figures = runner.evaluate(data.batches())
+    manifests = tuple(
+        Manifest(STORED, epoch, f"{STORED}-a-1", "a", 1e9, 100 * epoch, "task:build", code.sha256(),
+                 files=describe(folder / str(epoch)))
+        for epoch in (1, 2)
+    )  # fmt: skip
+    return folder, (user, spec, figures, data.samples, manifests)
+
+
+@pytest.fixture
+def world(made: tuple[Path, Any], own_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    folder, (user, spec, figures, samples, manifests) = made
+    monkeypatch.chdir(shutil.copytree(user, tmp_path / "work"))
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hunter2")
+    for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    for run_id, target in ((STORED, "sky"), (LOCAL, "local")):
+        place = run_folder(own_home, run_id)
+        place.mkdir(parents=True)
+        (place / "experiment.yaml").write_text("")
+        copied_code(spec, place)
+        row = {"vm": "a", "epoch": 2, "at_s": 1.0, "samples": samples, "metrics": figures}
+        with RunStore.open_writer(place / "run.db") as store:
+            for key, value in {
+                "run_id": run_id, "target": target, "experiment": to_document(spec), "evaluations": [row],
+            }.items():  # fmt: skip
+                store.set_meta(key, value)
+            for seq, manifest in enumerate(manifests):
+                note = {"name": manifest.name, "epoch": manifest.epoch, "bytes": 7, "at_s": 1e9 + seq}
+                event = EventRecord(
+                    seq, 1e9, "checkpoint_stored", "a", 1, "vm-a", "", "", "", json.dumps(note)
+                )
+                store.append("events", [event])
+    kept = run_folder(own_home, LOCAL) / "checkpoints"
+    for epoch, manifest in zip((1, 2), manifests, strict=True):
+        there = shutil.copytree(folder / str(epoch), kept / manifest.name)
+        (there / "manifest.json").write_text(replace(manifest, run_id=LOCAL).to_json())
+    with mock_aws():
+        client = make_client()
+        client.create_bucket(Bucket="digits")
+        make_digits(1, "s3://digits", client, folder=tmp_path / "digits", seed=spec.seed)
+        store = CheckpointStore(f"s3://{PREFIX}/{STORED}")
+        for epoch, manifest in zip((1, 2), manifests, strict=True):
+            upload(store, folder / str(epoch), manifest)
+        yield World(own_home, spec, figures, samples, manifests)
+
+
+@pytest.fixture
+def orch(world: World, capsys: pytest.CaptureFixture[str]) -> Call:
+    """Run a command: exit code, stdout (parsed where it is JSON) and stderr."""
+    capsys.readouterr()
+
+    def call(*arguments: object) -> tuple[int, Any, str]:
+        code = run([*map(str, arguments)])
+        out, err = capsys.readouterr()
+        return code, json.loads(out) if out.startswith("{") else out, err
+
+    return call
+
+
+@pytest.mark.parametrize("run_id", [STORED, LOCAL])
+def test_checkpoints_are_listed_newest_first(world: World, orch: Call, run_id: str):
+    code, found, err = orch("checkpoints", run_id, "-o", "json")
+    assert (code, err) == (0, "")
+    assert found["source"] == ("store" if run_id == STORED else "folder")
+    assert [(c["epoch"], c["samples"], c["complete"], c["problem"]) for c in found["checkpoints"]] == [
+        (2, 200, True, None),
+        (1, 100, True, None),
+    ]
+    assert found["checkpoints"][0]["bytes"] > world.checkpoints[1].size_bytes
+    code, text, err = orch("checkpoints", run_id)
+    assert text.splitlines()[0].split() == ["NAME", "EPOCH", "SAMPLES", "SIZE", "AGE", "VM", "COMPLETE"]
+    assert text.splitlines()[1].split()[:3] == [world.checkpoints[1].name, "2", "200"]
+    assert f"read from {found['where']}" in err
+    code, text, _ = orch("checkpoints", run_id, "-o", "csv")
+    assert text.splitlines()[0] == "name,epoch,samples,bytes,age_s,vm,complete,problem"
+
+
+def test_problems_are_named(world: World, orch: Call):
+    make_client().delete_object(Bucket="digits", Key=world.key(1, "manifest.json"))
+    make_client().put_object(Bucket="digits", Key=world.key(0, "state/state.json"), Body=b"{}")
+    code, found, _ = orch("checkpoints", STORED, "-o", "json")
+    assert code == 0
+    assert [c["problem_code"] for c in found["checkpoints"]] == ["incomplete", "corrupt"]
+    _, _, err = orch("checkpoints", STORED)
+    assert "its upload did not finish" in err
+    assert "state/state.json is cut" in err
+    code, _, err = orch("pull", STORED)
+    assert code == 1
+    assert "can be used" in err
+    assert "state/state.json is cut" in err
+
+
+def test_an_unreachable_store_leaves_the_journals_notes(world: World, orch: Call):
+    shutil.rmtree(run_folder(world.home, LOCAL) / "checkpoints")
+    code, found, err = orch("checkpoints", LOCAL, "-o", "json")
+    assert (code, found["source"]) == (0, "journal")
+    assert [(c["name"], c["complete"], c["bytes"]) for c in found["checkpoints"]] == [
+        (manifest.name, None, 7) for manifest in reversed(world.checkpoints)
+    ]
+    assert "what the run's journal says was stored" in err
+    assert "the run's embedded store is gone" in err
+    code, _, err = orch("pull", LOCAL)
+    assert code == 2
+    assert "embedded store is gone" in err
+
+
+def test_a_run_without_checkpoints_says_how_to_store_some(world: World, orch: Call):
+    with RunStore.open_writer(run_folder(world.home, LOCAL) / "run.db") as store:
+        store.set_meta("experiment", {**to_document(world.spec), "checkpoint": None})
+    for command in ("checkpoints", "pull", "evaluate"):
+        code, _, err = orch(command, LOCAL)
+        assert code == 2
+        assert "has no section 'checkpoint'" in err
+
+
+@pytest.mark.parametrize("run_id", [STORED, LOCAL])
+def test_pull_gives_the_models_files_and_the_state(world: World, orch: Call, run_id: str):
+    code, out, err = orch("pull", run_id)
+    assert code == 0, err
+    assert out == f"{run_id}-epoch-2\n"
+    assert "verified; model.safetensors has its weights" in err
+    folder = Path(f"{run_id}-epoch-2")
+    files = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    assert files == {
+        "model.safetensors", "task.json", "state/optimizer.safetensors", "state/state.json", "manifest.json",
+    }  # fmt: skip
+    assert load_file(folder / "model.safetensors").keys()
+    code, found, _ = orch("pull", run_id, "-o", folder, "--output", "json")  # already there
+    assert (code, found["name"]) == (0, world.checkpoints[1].name)
+
+
+def test_pull_of_an_epoch_without_the_state(world: World, orch: Call):
+    code, found, err = orch("pull", STORED, "-o", "m", "--epoch", "1", "--model-only", "--output", "json")
+    assert code == 0, err
+    assert (found["epoch"], found["folder"], found["model_only"]) == (1, "m", True)
+    assert found["bytes"] == sum(path.stat().st_size for path in Path("m").glob("[!m]*")) + (
+        Path("m/model.safetensors").stat().st_size
+    )
+    assert sorted(path.name for path in Path("m").iterdir()) == [
+        "manifest.json",
+        "model.safetensors",
+        "task.json",
+    ]
+    code, _, err = orch("pull", STORED, "--epoch", "7")
+    assert code == 2
+    assert "there is no checkpoint of epoch 7" in err
+    assert "only of 2, 1" in err
+
+
+def test_pull_does_not_touch_other_content(world: World, orch: Call):
+    Path("thesis").mkdir()
+    Path("thesis/text").write_text("precious")
+    for place in ("thesis", "thesis/text"):
+        code, _, err = orch("pull", STORED, "-o", place)
+        assert code == 2
+        assert "choose another one with -o" in err
+    assert [path.name for path in Path("thesis").iterdir()] == ["text"]
+
+
+def test_pull_passes_over_what_cannot_be_used_and_offers_older_ones(world: World, orch: Call):
+    make_client().put_object(Bucket="digits", Key=world.key(1, "manifest.json"), Body=b"{}")
+    code, found, err = orch("pull", STORED, "-o", "m", "--output", "json")
+    assert (code, found["epoch"]) == (0, 1)
+    assert "passed over: s3://digits/checkpoints/" in err
+    assert len(found["passed_over"]) == 1
+    code, _, err = orch("pull", STORED, "-o", "n", "--epoch", "2")
+    assert code == 1
+    assert f"use the older checkpoint {world.checkpoints[0].name}" in err
+    assert not Path("n").exists()
+
+
+@pytest.mark.parametrize("run_id", [STORED, LOCAL])
+def test_evaluation_of_a_run_equals_what_its_peers_report(world: World, orch: Call, run_id: str):
+    before = (Path.cwd(), list(sys.path))
+    code, found, err = orch("evaluate", run_id, "-o", "json")
+    assert code == 0, err
+    assert found["figures"] == world.figures == found["reported"]
+    assert (found["samples"], found["epoch"]) == (world.samples, 2)
+    assert found["generated"] is (run_id == LOCAL)
+    assert (Path.cwd(), list(sys.path)) == before
+    code, found, err = orch("evaluate", run_id, "-o", "json", "--epoch", "1")
+    assert code == 0
+    assert (found["epoch"], found["reported"]) == (1, None)
+    assert found["figures"]["loss"] > world.figures["loss"]
+
+
+def test_a_pulled_folder_is_evaluated_with_its_run_or_a_given_experiment(world: World, orch: Call):
+    assert orch("pull", STORED, "-o", "m")[0] == 0
+    code, found, err = orch("evaluate", "m", "-o", "json")
+    assert code == 0, err
+    assert found["figures"] == world.figures == found["reported"]
+    code, text, err = orch("evaluate", "m")
+    assert f"loss  {world.figures['loss']:.6g}  (reported by the run: {world.figures['loss']:.6g})" in text
+    shutil.rmtree(run_folder(world.home, STORED))
+    code, _, err = orch("evaluate", "m")
+    assert code == 2
+    assert "is not known on this machine; give its experiment with --experiment FILE" in err
+    code, found, err = orch("evaluate", "m", "--experiment", "mine.yaml", "-o", "json")
+    assert code == 0, err
+    assert found["figures"] == world.figures
+    assert found["reported"] is None
+    Path("task.py").write_text(Path("task.py").read_text() + "\n")
+    code, _, err = orch("evaluate", "m", "--experiment", "mine.yaml")
+    assert code == 1
+    assert "give the experiment as it was launched" in err
+
+
+def test_a_changed_or_foreign_folder_is_not_evaluated(world: World, orch: Call):
+    assert orch("pull", STORED, "-o", "m")[0] == 0
+    tensors = load_file("m/model.safetensors")
+    save_file({name: tensor + 1 for name, tensor in tensors.items()}, "m/model.safetensors")
+    code, _, err = orch("evaluate", "m")
+    assert code == 1
+    assert "m/model.safetensors is missing or was changed since it was pulled" in err
+    Path("empty").mkdir()
+    code, _, err = orch("evaluate", "empty")
+    assert code == 2
+    assert "give a run, or a folder that `orch pull` wrote" in err
+
+
+def test_plain_transformers_loads_a_pulled_folder_with_tied_weights(tmp_path: Path):
+    from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+
+    small: Any = {
+        "hidden_size": 16,
+        "intermediate_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+    }
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=64, **small, tie_word_embeddings=True))
+    optimizer = torch.optim.Adam(model.parameters())
+    tokens = torch.arange(12).reshape(1, 12)
+    model(input_ids=tokens, labels=tokens).loss.backward()
+    optimizer.step()
+    manifest = Manifest("r", 3, "r-a-1", "a", 1e9, 10, "causal-lm", "")
+    place = tmp_path / "kept" / manifest.name
+    save_state(place, cast(Any, SimpleNamespace(model=model)), copy_state(model, optimizer))
+    (place / "manifest.json").write_text(replace(manifest, files=describe(place)).to_json())
+    assert "lm_head.weight" not in load_file(place / "model/model.safetensors")
+    sizes: list[int] = []
+    source = CheckpointFolder(tmp_path / "kept", "r")
+    pulled = pull(source, manifest.name, tmp_path / "m", model_only=False, on_bytes=sizes.append)
+    assert sum(sizes) == pulled.size_bytes
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "m")
+    with torch.no_grad():
+        assert torch.equal(loaded(input_ids=tokens).logits, model.eval()(input_ids=tokens).logits)
