@@ -12,6 +12,10 @@ from decimal import Decimal
 from enum import StrEnum
 
 __all__ = [
+    "CHECKPOINTS",
+    "CHECKPOINT_FAILED",
+    "CHECKPOINT_RESTORED",
+    "CHECKPOINT_STORED",
     "OUT_OF_SYNC",
     "PHASES",
     "SWARM_LOST",
@@ -37,6 +41,10 @@ OUT_OF_SYNC = (
 )
 # EventRecord.kind: every peer that trained was lost, and with them the model's state.
 SWARM_LOST = "swarm_lost"
+# EventRecord.kind: what a peer reported about checkpoints; `data_json` is its entry (`metrics.events.checkpoints`).
+CHECKPOINT_STORED, CHECKPOINT_RESTORED = "checkpoint_stored", "checkpoint_restored"
+CHECKPOINT_FAILED = "checkpoint_failed"
+CHECKPOINTS = (CHECKPOINT_STORED, CHECKPOINT_RESTORED, CHECKPOINT_FAILED)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import lru_cache
 from typing import Any, Protocol
@@ -14,10 +14,13 @@ from cloud.prices.classes import INTERNET
 from cloud.targets import target_of
 from metrics.cost.bill import ledger
 from metrics.cost.ledger import Ledger, Terms
+from metrics.cost.lost_work import LostWork, lost_work
 from metrics.cost.preemptions import Preemptions, preemptions
-from metrics.epochs.restarts import records_before_restart
+from metrics.epochs.restarts import training
 from metrics.epochs.scaling import Scales, full_scale_epochs, full_scale_ingress_bytes
 from metrics.epochs.throughput import SwarmEpoch, swarm_epochs, throughput_epoch_mean
+from metrics.events.checkpoints import Checkpoints, checkpoints_of
+from metrics.events.evaluation import of_kept_epochs
 from metrics.events.joins import Join, Price, join_costs
 from metrics.logged_rates import LoggedRate, paper_throughput
 from metrics.records import (
@@ -77,8 +80,10 @@ class RunNumbers:
     tails: Mapping[tuple[str, str], int]
     preemptions: Preemptions
     joins: tuple[Join, ...]
-    discarded_epochs: int  # trained before all peers were lost at once; not part of the other figures
+    lost_work: tuple[LostWork, ...]  # by loss of all peers; part of the bill, not of the other figures
+    discarded_epochs: int  # the epochs of lost_work
     discarded_by_vm: Mapping[str, int]  # the same, per VM that took part in them
+    checkpoints: Checkpoints
     lost_s: tuple[float, ...]  # unix: when every peer that trained was lost, from the journal
     # Of an imported run's monitor, the first epoch's included; else empty.
     logged_rates: tuple[LoggedRate, ...]
@@ -104,19 +109,26 @@ class RunNumbers:
             public=terms.public,
             internal=terms.internal,
         )
-        matrix = traffic(found, full_scale, terms.scales, [row.vm for row in vms])
+        trained = training(epochs, vms)
+        lost = lost_work(trained.restarts, vms, found, terms)
+        paid, paid_full_scale = raw, full_scale  # lost epochs are paid for like the others
+        if lost:
+            both = [*zip(raw, full_scale, strict=True)]
+            both += [pair for one in lost for pair in zip(one.raw, one.full_scale, strict=True)]
+            both.sort(key=lambda pair: pair[0].ended_s)
+            paid, paid_full_scale = [before for before, _ in both], [after for _, after in both]
+        matrix = traffic(found, paid_full_scale, terms.scales, [row.vm for row in vms])
         read = {row.vm: 0 for row in vms}
         for record in ingress:
             read[record.vm] = read.get(record.vm, 0) + record.network_bytes
         samples: dict[str, float] = {}
-        for epoch in full_scale:
+        for epoch in paid_full_scale:
             for p in epoch.peers:
                 samples[p.vm] = samples.get(p.vm, 0.0) + p.samples
         study_read = {
             vm: full_scale_ingress_bytes(count, samples.get(vm, 0.0), terms.bytes_per_sample, terms.scales)
             for vm, count in read.items()
         }
-        discarded = records_before_restart(epochs, vms)
         events: list[EventRecord] = store.records("events")
         nic = meta.logs.nic
         if nic is not None:  # a VM whose log has no counters did read data
@@ -125,8 +137,8 @@ class RunNumbers:
         bill = ledger(
             vms,
             now,
-            raw,
-            full_scale,
+            paid,
+            paid_full_scale,
             found,
             study_read,
             terms,
@@ -138,7 +150,7 @@ class RunNumbers:
         died = tails(meter, pairs, vms) if pairs is not None else {}
         alive = {row.vm for row in vms} - {src for src, _ in died}
         return cls(
-            meta=meta,
+            meta=replace(meta, evaluations=of_kept_epochs(meta.evaluations, trained.lost)) if lost else meta,
             terms=terms,
             notes=notes,
             vms=tuple(vms),
@@ -156,8 +168,10 @@ class RunNumbers:
                 vms, events, epochs, store.records("joins"), raw, full_scale, terms.scales, now
             ),
             joins=tuple(join_costs(store.records("joins"), vms, terms.scales, _priced(terms))),
-            discarded_epochs=len({r.epoch for r in discarded}),
-            discarded_by_vm=Counter(vm for vm, _ in {(r.vm, r.epoch) for r in discarded}),
+            lost_work=lost,
+            discarded_epochs=sum(one.epochs for one in lost),
+            discarded_by_vm=Counter(vm for vm, _ in {(r.vm, r.epoch) for r in trained.lost}),
+            checkpoints=checkpoints_of(events),
             lost_s=tuple(event.at_s for event in events if event.kind == SWARM_LOST),
             logged_rates=_logged_rates(meta.logs.epoch_rates, watched),
         )

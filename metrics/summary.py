@@ -90,6 +90,8 @@ def summarise(store: Records | RunNumbers) -> dict[str, Any]:
             "seconds": run.preemptions.paused_s,
             "usd": _usd(run.preemptions.paused_usd),
         },
+        "lost_work": _lost_work(run),
+        "checkpoints": run.checkpoints.to_json(),
         "loss": _loss(run),
         "accuracy": None if evaluated is None else evaluated.accuracy,
         "evaluation": dict(evaluations[-1].figures) if evaluations else None,
@@ -172,6 +174,27 @@ def _preemptions(run: RunNumbers) -> dict[str, Any]:
                 for key, value in row.items()
             }
             for row in tables.preemptions(run)
+        ],
+    }
+
+
+def _lost_work(run: RunNumbers) -> dict[str, Any]:
+    """Return the epochs that losses of all peers cost, in total and by loss. They are in the cost, not in the figures."""
+    amounts = [one.usd for one in run.lost_work]
+    known = [amount for amount in amounts if amount is not None]
+    return {
+        "epochs": sum(one.epochs for one in run.lost_work),
+        "samples": sum(one.samples for one in run.lost_work),
+        "usd": _usd(sum(known, Decimal(0))) if len(known) == len(amounts) else None,
+        "restarts": [
+            {
+                "at_s": one.at_s,
+                "from_epoch": one.from_epoch,
+                "epochs": one.epochs,
+                "samples": one.samples,
+                "usd": _usd(one.usd),
+            }
+            for one in run.lost_work
         ],
     }
 

@@ -162,6 +162,44 @@ def preemptions(store: Records | RunNumbers) -> list[dict[str, Any]]:
     ]
 
 
+def checkpoints(store: Records | RunNumbers) -> list[dict[str, Any]]:
+    """Return one row per checkpoint stored, and per VM that began from one, by time.
+
+    Columns: what (stored, restored), slot, name, epoch, bytes, sent_bytes (None: restored), seconds (of the upload or
+    the download), copy_s (for which training was interrupted; None: restored), at_s (unix, by the VM's clock).
+    """
+    run = _run(store)
+    rows = [
+        {
+            "what": "stored",
+            "slot": run.slot(one.vm),
+            "name": one.name,
+            "epoch": one.epoch,
+            "bytes": one.bytes,
+            "sent_bytes": one.sent_bytes,
+            "seconds": one.upload_s,
+            "copy_s": one.copy_s,
+            "at_s": one.at_s,
+        }
+        for one in run.checkpoints.stored
+    ]
+    rows += [
+        {
+            "what": "restored",
+            "slot": run.slot(one.vm),
+            "name": one.name,
+            "epoch": one.epoch,
+            "bytes": one.bytes,
+            "sent_bytes": None,
+            "seconds": one.seconds,
+            "copy_s": None,
+            "at_s": one.at_s,
+        }
+        for one in run.checkpoints.restored
+    ]
+    return sorted(rows, key=lambda row: (row["at_s"], row["name"]))
+
+
 def joins(store: Records | RunNumbers) -> list[dict[str, Any]]:
     """Return one row per VM that downloaded the state from another (see `metrics.events.joins.Join`).
 

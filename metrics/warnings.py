@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from cloud.targets import target_of
+from metrics.cost.lost_work import LostWork
 from metrics.epochs.throughput import dropped_rounds, measured
 from metrics.events.bad_samples import bad_samples_of
 from metrics.host_load import describe_host
 from metrics.logged_rates import left_out
-from metrics.readable import few, size
+from metrics.readable import few, number, size, usd
 from metrics.run import RunNumbers
 from metrics.traffic import PRIVATE, handed_over
 
@@ -110,13 +111,15 @@ def _rounds(run: RunNumbers) -> list[str]:
 
 def _epochs(run: RunNumbers) -> list[str]:
     found: list[str] = []
-    if run.discarded_epochs:
+    found += [_lost_work(one) for one in run.lost_work]
+    if run.lost_s and not run.lost_work:
+        resumed = [one.epoch for one in run.checkpoints.restored if one.at_s >= run.lost_s[-1]]
         found.append(
-            f"All peers were lost at once and training restarted at epoch 1: the {run.discarded_epochs} epochs before "
-            "that count in the cost only, not in the other figures."
+            f"All peers were lost at once; training went on from the checkpoint of epoch {max(resumed)}."
+            if resumed
+            else "All peers were lost at once, and what they had learned with them."
         )
-    elif run.lost_s:
-        found.append("All peers were lost at once, and what they had learned with them.")
+    found += [run.checkpoints.sentence] if run.checkpoints.failed else []
     chosen = measured(run.raw)
     found += _not_in_sps(run, {e.epoch for e in chosen})
     if not chosen:
@@ -139,6 +142,20 @@ def _epochs(run: RunNumbers) -> list[str]:
             f"A peer joined or left in {len(moved)} of {len(chosen)} measured epochs: {_in_epochs(moved)}."
         )
     return found
+
+
+def _lost_work(lost: LostWork) -> str:
+    """Say from where training went on after the loss of all peers, and what was lost."""
+    went_on = (
+        f"training went on from the state after epoch {lost.from_epoch}"
+        if lost.from_epoch
+        else "training restarted at epoch 1"
+    )
+    return (
+        f"All peers were lost at once and {went_on}: {_count(lost.epochs, 'epoch')} trained before that "
+        f"({number(lost.samples)} samples, {usd(lost.usd) if lost.usd is not None else 'dollars unknown'}) count in the "
+        "cost only, not in the other figures."
+    )
 
 
 def _not_in_sps(run: RunNumbers, chosen: set[int]) -> list[str]:

@@ -58,6 +58,12 @@ def _ended(e: Evidence) -> list[Finding]:
     return found
 
 
+def _went_on(e: Evidence) -> str:
+    """From where training went on after the last loss of all peers."""
+    epoch = e.run.lost_work[-1].from_epoch
+    return f"went on from the state after epoch {epoch}" if epoch else "restarted at epoch 1"
+
+
 def _epochs(e: Evidence) -> list[Finding]:
     found: list[Finding] = []
     seen = {epoch.epoch: {p.vm for p in epoch.peers} for epoch in e.run.raw if epoch.peers}
@@ -69,7 +75,7 @@ def _epochs(e: Evidence) -> list[Finding]:
     if any(before.values()):
         names = ", ".join(vm for vm, count in before.items() if count)
         sentence = (
-            f"All peers were lost at once and training restarted at epoch 1: what {names} did in up to "
+            f"All peers were lost at once and training {_went_on(e)}: what {names} did in up to "
             f"{counted(max(before.values()), 'epoch')} before that counts in the cost only."
         )
         found.append(

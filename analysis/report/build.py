@@ -156,7 +156,7 @@ def _page(
                 + '<p class="soft">Download the numbers: <a href="joins.csv">CSV</a>.</p>',
             )
         )
-    if summary["preemptions"]["count"] or summary["pauses"]["count"]:
+    if summary["preemptions"]["count"] or summary["pauses"]["count"] or summary["lost_work"]["restarts"]:
         taken = tables.preemptions(run)
         files.table("preemptions", taken)
         sections.append(
@@ -165,6 +165,17 @@ def _page(
                 content.preemption_line(summary),
                 html=table(content.preemption_table(taken), "Preemptions", text=["slot", "replaced by"])
                 + '<p class="soft">Download the numbers: <a href="preemptions.csv">CSV</a>.</p>',
+            )
+        )
+    noted = tables.checkpoints(run)
+    if noted:
+        files.table("checkpoints", noted)
+        sections.append(
+            Section(
+                "Checkpoints",
+                content.CHECKPOINTS,
+                html=table(content.checkpoint_table(noted), "Checkpoints", text=["what", "slot", "name"])
+                + '<p class="soft">Download the numbers: <a href="checkpoints.csv">CSV</a>.</p>',
             )
         )
     if learned:

@@ -297,8 +297,8 @@ def budget_line(summary: Summary) -> str:
 
 
 def preemption_line(summary: Summary) -> str:
-    """Describe the total cost of preemptions and pauses, for the text above the table."""
-    taken, paused = summary["preemptions"], summary["pauses"]
+    """Describe the total cost of preemptions, of lost epochs and of pauses, for the text above the table."""
+    taken, paused, lost = summary["preemptions"], summary["pauses"], summary["lost_work"]
     slowed = taken["epochs_slowed"]
     epochs = "unknown" if slowed is None else ", ".join(map(str, slowed)) or "none"
     text = (
@@ -306,12 +306,39 @@ def preemption_line(summary: Summary) -> str:
         f"{_whole(taken['lost_samples']) or 'unknown'}; slowed epochs of the other peers: {epochs}. "
         "Seconds and dollars are at full scale."
     )
+    for one in lost["restarts"]:
+        text += (
+            f" All peers were lost at once: {one['epochs']} epochs after epoch {one['from_epoch']} were lost "
+            f"({_whole(one['samples'])} samples, {usd(one['usd'])})."
+        )
     if paused["count"]:
         text += (
             f" Pauses with fewer peers than min_peers: {paused['count']}, {paused['seconds']:.0f} s; the VMs kept "
             f"during them cost {usd(paused['usd'])}."
         )
     return text
+
+
+CHECKPOINTS = (
+    "States of the training that the peers stored, and from which VMs began, as measured: seconds of the upload or the "
+    "download, and for how long training was interrupted to copy the state."
+)
+
+
+def checkpoint_table(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return one row per checkpoint stored or restored for the page's table."""
+    return [
+        {
+            "what": row["what"],
+            "slot": row["slot"],
+            "name": row["name"],
+            "epoch": row["epoch"],
+            "size": size(row["bytes"]),
+            "s": number(row["seconds"]),
+            "interrupted s": "" if row["copy_s"] is None else number(row["copy_s"]),
+        }
+        for row in rows
+    ]
 
 
 JOINS = (

@@ -18,7 +18,13 @@ from typing import Any
 
 from cloud import provider
 from cloud.local.host import faults, guardian
-from cloud.local.host.store import DATASET_FILE, STORE_FILE, forward_target, remove_store
+from cloud.local.host.store import (
+    DATASET_FILE,
+    STORE_FILE,
+    forward_target,
+    keep_from_store,
+    remove_store,
+)
 from cloud.local.host.vms import Vm, observed, owned, remove_disks, vm_folder
 from cloud.local.options import LocalOptions
 from cloud.provider import (
@@ -181,7 +187,7 @@ class LocalCloud:
     def close(self) -> None:
         """End all VMs and the host, and remove what is left, including the store's keys. Idempotent.
 
-        Raises TransientError if the host does not end.
+        Raises TransientError if the host does not end, or what is to be kept of the store cannot be copied.
         """
         if guardian.is_alive(self._folder):
             with contextlib.suppress(provider.ProviderError):  # if this fails, the host is killed below
@@ -192,6 +198,8 @@ class LocalCloud:
             self._kill()
         if not guardian.reap(self._run_folder):
             raise TransientError(f"{self._folder}: the emulated cloud does not end; try again")
+        if (self._run_folder / "vms").is_dir():  # otherwise nothing can be stored
+            keep_from_store(self._folder)
         remove_store(self._folder)
         remove_disks(self._run_folder)
 

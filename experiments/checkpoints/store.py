@@ -12,6 +12,7 @@ from cloud.storage.errors import (
     BucketMissingError,
     KeyMissingError,
     ShardChangedError,
+    StoreFailedError,
     StoreRefusedError,
 )
 from cloud.storage.opener import RetryPolicy, ShardStream
@@ -216,10 +217,12 @@ class CheckpointStore:
                 uploads = [
                     (item["Key"], item["UploadId"]) for page in pages for item in page.get("Uploads", ())
                 ]
-        except StoreRefusedError as error:
+        except (StoreRefusedError, StoreFailedError) as error:
+            if isinstance(error, StoreFailedError) and not _is_not_implemented(error):
+                raise
             _log.warning(
                 "unfinished multipart uploads below %s cannot be listed, so they stay (%s); allow "
-                "s3:ListBucketMultipartUploads, or set a lifecycle rule that aborts them",
+                "s3:ListBucketMultipartUploads if the store knows it, or set a lifecycle rule that aborts them",
                 root,
                 error,
             )
@@ -236,3 +239,9 @@ class CheckpointStore:
                 continue  # it has ended since it was listed
             aborted.append(parsed[0])
         return tuple(aborted)
+
+
+def _is_not_implemented(error: StoreFailedError) -> bool:
+    """Whether the store does not have the operation, as some that are compatible with S3."""
+    response = getattr(error.__cause__, "response", {})
+    return response.get("ResponseMetadata", {}).get("HTTPStatusCode") in (405, 501)

@@ -84,6 +84,10 @@ class PeerConfig:
         0  # hivemind epochs between two evaluations during training; 0: only at the end
     )
     threads: int = 0  # of torch on the CPU; 0: torch's choice
+    # {"prefix": "s3://bucket/prefix/<run id>", "every_epochs": int | None, "every_s": float | None, "keep": int,
+    #  "writers": [slots, the one with the cheapest path to the store first],
+    #  "start": {"prefix": of another run, "name": of its checkpoint} | None}; None: no checkpoints
+    checkpoint: Mapping[str, Any] | None = None
     # closed swarm (experiments/wire/orders.py)
     orders_public_key: str = ""  # OpenSSH text of the run's key; "" = open swarm
     orders: str = ""  # the first orders, base64

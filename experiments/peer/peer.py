@@ -18,6 +18,8 @@ from hivemind.utils.timed_storage import get_dht_time
 from cloud.storage.counter import ByteCounter
 from cloud.storage.errors import StorageError, is_final
 from cloud.storage.samples import Cursor
+from experiments.peer.checkpoints.restore import RestoreError
+from experiments.peer.checkpoints.session import Checkpoints, build_checkpoints
 from experiments.peer.config import PeerConfig, PeerConfigError
 from experiments.peer.optimizer.build import build_optimizer
 from experiments.peer.optimizer.join import Download, take_over
@@ -81,7 +83,7 @@ def run(config: PeerConfig, folder: Path, temporary: Path, status: Status) -> in
         _log.exception("failed")
         status.set(phase="failed", error=str(error), hopeless=is_final(error))
         return 1
-    except (TaskError, PipelineError, StartWeightsError) as error:
+    except (TaskError, PipelineError, StartWeightsError, RestoreError) as error:
         _log.exception("failed")
         status.set(phase="failed", error=str(error), hopeless=True)
         return 1
@@ -172,6 +174,9 @@ def assemble(config: PeerConfig, folder: Path, temporary: Path, status: Status) 
         membership.stop,
     )
     parts.callback(leave.tell_swarm)
+    checkpoints = build_checkpoints(config, folder, status, optimizer, membership, task, stop, clock.now_s)
+    if checkpoints is not None:
+        parts.callback(checkpoints.close)
     left_out = partial(status.left_out, "training")
     source = training_source(config, opener, task, left_out, _start_cursor(config, status))
     batches = Batches(source, config.batch_size * config.ranks)
@@ -210,6 +215,7 @@ def assemble(config: PeerConfig, folder: Path, temporary: Path, status: Status) 
         counter=opener.counter,
         steps=StepLog(folder / "steps.csv"),
         periodic=periodic,
+        checkpoints=checkpoints,
     )
 
 
@@ -267,11 +273,14 @@ class Peer:
     ranks: Ranks | None = None  # the VM's other accelerators
     _position_at_s: float = field(init=False, default=0.0)
     periodic: PeriodicEvaluation | None = None  # evaluates during training
+    checkpoints: Checkpoints | None = None
 
     def run(self) -> int:
         """Train until the run ends or `stop` is set, then leave. Returns the process's exit code."""
         began = self._wait_for_swarm()
         finished = False
+        if self.checkpoints is not None:
+            self.checkpoints.begin(began)
         if not self.stop.is_set():
             self._join(took_over=began == "joined")
             finished = self._train()
@@ -280,6 +289,8 @@ class Peer:
             # the round first: others may be about to wait for this peer
             self.status.leaving()
             self.optimizer.leave_round(max(0.0, self.departure.soft_left_s - _TELL_SWARM_S))
+        if finished and self.checkpoints is not None:
+            self.checkpoints.training_ended()
         self._evaluate()
         if finished:
             self._serve()
@@ -292,9 +303,11 @@ class Peer:
     def _wait_for_swarm(self) -> str:
         """Announce this peer and wait until training may start. Returns the result of `Membership.wait_for_start`.
 
-        Raises StartWeightsError.
+        Raises StartWeightsError, RestoreError, StorageError.
         """
         config, membership = self.config, self.membership
+        if self.checkpoints is not None:
+            self.checkpoints.prepare()
         if isinstance(self.optimizer, SwarmOptimizer):
             self.optimizer.watch_others(membership, self._attempt_failed)
         membership.start()
@@ -324,7 +337,7 @@ class Peer:
             self.clock.now_s(),
             download.seconds,
             download.bytes,
-            epoch,
+            epoch if download.donor else 0,  # a peer that begins with a checkpoint begins with the others
             download.donor,
             download.resumed,
         )
@@ -387,6 +400,9 @@ class Peer:
         self.membership.announce("training", epoch.epoch)
         self.steps.flush()
         self.status.set(epoch=epoch.epoch, data_position=self._position())
+        self.status.set(epoch=epoch.epoch)
+        if self.checkpoints is not None:
+            self.checkpoints.epoch_ended(epoch.epoch)
         if epoch.dropped:
             self.status.warn(
                 f"dropped {epoch.epoch}", f"epoch {epoch.epoch} lost part of its round: {epoch.dropped}"
@@ -432,9 +448,11 @@ class Peer:
         self.publisher.evaluation(epoch, figures, samples)
 
     def _serve(self) -> None:
-        """Report completion, then serve the state until the peer is stopped."""
+        """Store the last checkpoint, report completion, then serve the state until the peer is stopped."""
         self.publisher.flush(_FLUSH_AT_THE_END_S)
         self.traffic.write_final()  # written again at the end; if the VM is killed first, most of it is recorded
+        if self.checkpoints is not None:
+            self.checkpoints.wait_for_last(self.stop)
         sha = parameters_sha(self.task.parameters())
         write_sample(self.folder / "parameters.f32", self.task.parameters())
         epoch = self.optimizer.local_epoch

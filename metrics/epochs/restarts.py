@@ -1,31 +1,80 @@
-"""Training that restarted from scratch: a swarm that lost all peers at once has no state, so the next peer starts at epoch 1."""
+"""Training that went on from an earlier state: a swarm that lost all peers at once resumes from a checkpoint, or from scratch."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 from metrics.records import EpochRecord, VmRecord
 
 
-def records_since_restart(records: Iterable[EpochRecord], vms: Iterable[VmRecord]) -> Sequence[EpochRecord]:
-    """Return the records since training last restarted from scratch, sorted by their start; all, if it never did.
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """One loss of all peers after which epochs were trained again."""
 
-    A restart is a record of epoch 1 that began when all VMs that had trained before were gone. What was learned before is
-    lost, so those epochs are not part of the run's figures, only of its cost.
+    from_epoch: int  # the epoch whose state training went on from; 0: from scratch
+    at_s: float  # unix: when the first record of the new training began
+    lost: tuple[EpochRecord, ...]  # of the epochs after `from_epoch`, sorted by their start
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """All records of a run: those that count, and those whose epochs were lost. Each record is in one of the two."""
+
+    kept: tuple[EpochRecord, ...]  # sorted by their start
+    restarts: tuple[Restart, ...]  # oldest first; those after which nothing was lost are not listed
+    firsts: frozenset[int]  # the first epoch of each swarm but the first one: all its peers are new
+
+    @property
+    def lost(self) -> tuple[EpochRecord, ...]:
+        """The records of lost epochs, sorted by their start. They are part of the run's cost, not of its figures."""
+        return tuple(sorted((r for one in self.restarts for r in one.lost), key=_order))
+
+
+def training(records: Iterable[EpochRecord], vms: Iterable[VmRecord]) -> Training:
+    """Divide the records at each restart. The order of the input does not matter.
+
+    A swarm is lost when all VMs with a record have ended. If a record begins later and its epoch is not newer than those
+    before, training went on from an earlier state: what the lost swarm did of this and later epochs is lost. All records
+    that are kept of one epoch are therefore of one swarm. A VM whose preemption was announced may outlive its peer, and
+    its end may be noticed late: an epoch that is not newer also begins a swarm if no earlier VM has a later record, and
+    all of them have ended by now.
     """
+    ordered = sorted(records, key=_order)
     ended = {row.vm: row.ended_s for row in vms if row.ended_s is not None}
+    last_began_s = {record.vm: record.began_s for record in ordered}
+    swarms: list[list[EpochRecord]] = []
+    gone_s = last_s = (
+        stays_s
+    ) = -math.inf  # of the VMs so far: the last end, end of a record, and start of one
+    newest = 0
+    for record in ordered:
+        went_back = record.epoch <= newest and record.began_s >= last_s and stays_s < record.began_s
+        if record.began_s >= gone_s or went_back:
+            swarms.append([])
+        swarms[-1].append(record)
+        newest = max(newest, record.epoch)
+        end_s = ended.get(record.vm, math.inf)
+        gone_s, last_s = max(gone_s, record.ended_s, end_s), max(last_s, record.ended_s)
+        stays_s = max(stays_s, last_began_s[record.vm] if math.isfinite(end_s) else math.inf)
     kept: list[EpochRecord] = []
-    last_end_s = -math.inf
-    for record in sorted(records, key=lambda r: r.began_s):
-        if record.began_s >= last_end_s and record.epoch == 1:
-            kept = []
-        kept.append(record)
-        last_end_s = max(last_end_s, record.ended_s, ended.get(record.vm, math.inf))
-    return kept
+    firsts: set[int] = set()
+    restarts: list[Restart] = []
+    for swarm in swarms:
+        first = min(record.epoch for record in swarm)
+        firsts = {epoch for epoch in firsts if epoch < first} | ({first} if kept else set())
+        lost = tuple(record for record in kept if record.epoch >= first)
+        if lost:
+            restarts.append(Restart(first - 1, swarm[0].began_s, lost))
+        kept = [record for record in kept if record.epoch < first] + swarm
+    return Training(tuple(kept), tuple(restarts), frozenset(firsts))
 
 
-def records_before_restart(records: Iterable[EpochRecord], vms: Iterable[VmRecord]) -> list[EpochRecord]:
-    """Return the records before training last restarted from scratch, sorted by their start; none, if it never did."""
-    everything = sorted(records, key=lambda r: r.began_s)
-    return everything[: len(everything) - len(records_since_restart(everything, vms))]
+def kept_records(records: Iterable[EpochRecord], vms: Iterable[VmRecord]) -> tuple[EpochRecord, ...]:
+    """Return the records whose epochs were not lost, sorted by their start."""
+    return training(records, vms).kept
+
+
+def _order(record: EpochRecord) -> tuple[float, float, int, str]:
+    return record.began_s, record.ended_s, record.epoch, record.vm

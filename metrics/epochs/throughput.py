@@ -1,10 +1,11 @@
 """Swarm epochs from the peers' epochs, and samples per second by wall clock from those.
 
 A swarm epoch ends at the mean of its peers' `ended_s`. The wall time of epoch k is its end minus the end of
-epoch k-1 (for the first: minus the mean of its peers' `began_s`). An epoch without a record of its predecessor
-has no wall time and is not measured. Warm-up epochs, and a last epoch that some running peer has not reported
-yet, are listed but not measured. If a monitor logged the whole swarm (imported logs), end, wall time and samples
-are the monitor's; calculation and communication are always the peers'.
+epoch k-1 (for the first, also of a swarm that goes on after the loss of all peers: minus the mean of its peers'
+`began_s`). An epoch without a record of its predecessor has no wall time and is not measured. Warm-up epochs, and
+a last epoch that some running peer has not reported yet, are listed but not measured. If a monitor logged the whole
+swarm (imported logs), end, wall time and samples are the monitor's; calculation and communication are always the
+peers'.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from metrics.epochs.restarts import records_since_restart
+from metrics.epochs.restarts import training
 from metrics.records import EpochRecord, ProgressRecord, SwarmEpochRecord, VmRecord
 from metrics.stats import Estimate, mean_interval, ratio_interval
 
@@ -77,7 +78,7 @@ def swarm_epochs(
     vms: Iterable[VmRecord] = (),
     watched: Iterable[SwarmEpochRecord] = (),
 ) -> list[SwarmEpoch]:
-    """Return the swarm epochs, ascending, since training last started from scratch (metrics/epochs/restarts.py).
+    """Return the swarm epochs, ascending, without those that were lost with all peers (metrics/epochs/restarts.py).
 
     The order of the records does not matter; of two records with the same key the later one counts.
 
@@ -88,7 +89,8 @@ def swarm_epochs(
     """
     vms = list(vms)
     by_epoch: dict[int, dict[str, EpochRecord]] = {}
-    for record in sorted(records_since_restart(records, vms), key=lambda r: r.ended_s):
+    divided = training(records, vms)
+    for record in sorted(divided.kept, key=lambda r: r.ended_s):
         by_epoch.setdefault(record.epoch, {})[record.vm] = record
     ended = {row.vm: row.ended_s for row in vms if row.ended_s is not None}
     seen = {record.epoch: record for record in watched}
@@ -99,7 +101,7 @@ def swarm_epochs(
     for number in numbers:
         peers = by_epoch.get(number, {})
         rows = [peers[vm] for vm in sorted(peers)]
-        before = by_epoch.get(number - 1)
+        before = None if number in divided.firsts else by_epoch.get(number - 1)
         watch = seen.get(number)
         if watch is not None:
             end = watch.ended_s
@@ -109,7 +111,7 @@ def swarm_epochs(
             end = math.fsum(r.ended_s for r in rows) / len(rows)
             if before is not None:
                 begin = math.fsum(r.ended_s for r in before.values()) / len(before)
-            elif number == numbers[0]:
+            elif number == numbers[0] or number in divided.firsts:
                 begin = math.fsum(r.began_s for r in rows) / len(rows)
             else:
                 begin = None

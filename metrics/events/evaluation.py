@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from metrics.readable import number
+from metrics.records import EpochRecord
 
 LOWER_IS_BETTER: Mapping[str, bool] = {
     "loss": True,
@@ -93,6 +94,14 @@ def evaluations_of(rows: Iterable[Mapping[str, Any]] | None) -> list[Evaluation]
     for row in rows or ():
         by_epoch.setdefault(int(row["epoch"]), {})[str(row.get("vm"))] = row
     return [_evaluation(epoch, list(of.values())) for epoch, of in sorted(by_epoch.items())]
+
+
+def of_kept_epochs(
+    rows: Iterable[Mapping[str, Any]] | None, lost: Iterable[EpochRecord]
+) -> list[Mapping[str, Any]]:
+    """Return the rows without those of epochs that were lost with all peers (metrics/epochs/restarts.py)."""
+    gone = {(record.vm, record.epoch) for record in lost}
+    return [row for row in rows or () if (row.get("vm"), int(row["epoch"])) not in gone]
 
 
 def best_of(evaluations: Sequence[Evaluation], name: str) -> Best | None:

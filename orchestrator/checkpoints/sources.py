@@ -14,14 +14,13 @@ from experiments.schema.models import ExperimentSpec
 from metrics.store.database import RunStore
 from metrics.store.meta import RunMeta
 from orchestrator.errors import UsageError
+from orchestrator.launch.checkpoint_config import CHECKPOINTS, checkpoint_prefix
 from orchestrator.launch.store_client import client_options, store_keys
 
 if TYPE_CHECKING:
     from experiments.checkpoints.listing import Listed
     from experiments.checkpoints.store import Source
 
-KEPT = "checkpoints"
-"""Folder of a run's folder with the checkpoints that were copied out of its embedded store."""
 _STORED = "checkpoint_stored"  # kind of the journal's notes
 _CONNECT_S, _ATTEMPTS = 5.0, 2
 
@@ -66,7 +65,6 @@ def run_checkpoints(folder: Path, environ: Mapping[str, str]) -> RunCheckpoints:
             "(docs/checkpoints.md)"
         )
     spec = from_document(meta.document)
-    assert spec.checkpoint is not None
     notes = [
         _note(event.vm, json.loads(event.data_json or "{}")) for event in events if event.kind == _STORED
     ]
@@ -122,15 +120,13 @@ def _source(
     folder: Path, run_id: str, meta: RunMeta, spec: ExperimentSpec, environ: Mapping[str, str]
 ) -> tuple[Source | None, str, str, str]:
     from experiments.checkpoints.folder import CheckpointFolder
-    from experiments.checkpoints.layout import run_prefix
     from experiments.checkpoints.store import CheckpointStore
 
-    assert spec.checkpoint is not None
-    prefix = run_prefix(spec.checkpoint.folder(spec.data.shards), run_id)
-    if (folder / KEPT).is_dir():
-        return CheckpointFolder(folder / KEPT, run_id), "folder", str(folder / KEPT), ""
+    prefix = checkpoint_prefix(spec, run_id)
+    if (folder / CHECKPOINTS).is_dir():
+        return CheckpointFolder(folder / CHECKPOINTS, run_id), "folder", str(folder / CHECKPOINTS), ""
     options = client_options(spec, store_keys(spec, environ))
-    endpoint = spec.data.endpoint
+    endpoint, attempts = spec.data.endpoint, _ATTEMPTS
     if not endpoint and not target_of(meta.target).rents:
         embedded = _embedded(folder)
         if embedded is None:
@@ -140,9 +136,12 @@ def _source(
                 prefix,
                 "the run's embedded store is gone, and no checkpoint was copied out of it",
             )
-        endpoint = str(embedded["endpoint"])
+        endpoint, attempts = (
+            str(embedded["endpoint"]),
+            1,
+        )  # in the emulated network, it is not reachable from here
         options |= {key: str(embedded[key]) for key in ("access_key", "secret_key")}
-    settings = {"endpoint": endpoint, "connect_timeout_s": _CONNECT_S, "attempts": _ATTEMPTS, **options}
+    settings = {"endpoint": endpoint, "connect_timeout_s": _CONNECT_S, "attempts": attempts, **options}
     return CheckpointStore(prefix, settings), "store", prefix, ""
 
 

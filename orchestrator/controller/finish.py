@@ -16,7 +16,7 @@ from experiments.catalog import step_time
 from experiments.emulation.accelerators import HOST
 from experiments.parse.load import from_document
 from experiments.schema.errors import SpecError
-from metrics.epochs.restarts import records_since_restart
+from metrics.epochs.restarts import kept_records
 from metrics.epochs.throughput import measured, swarm_epochs
 from metrics.host_load import PaceSecond, host_trust, pace_of, spans_of, stretched_share
 from metrics.records import EgressRecord, StepRecord, VmRecord
@@ -67,6 +67,10 @@ def close_run(
                 warnings.append(f"{table}.csv of {vm.vm} cannot be read and is skipped: {error}")
     switch = _read_json(folder / "cloud" / "switch.json")
     close_provider(store, calls)
+    kept = _read_json(folder / "cloud" / "store" / "kept.json") or {}
+    warnings += [
+        f"a checkpoint was not copied to {folder}: {problem}" for problem in kept.get("problems", ())
+    ]
     forget_keys(folder)
     with store.transaction():
         if switch is not None:
@@ -91,7 +95,7 @@ def host_report(store: RunStore, cloud: Path, switch: dict[str, Any]) -> dict[st
     meta, epochs, vms = store.run_meta(), store.records("epochs"), store.records("vms")
     raw = swarm_epochs(epochs, meta.warmup_epochs, vms=vms)
     chosen = [epoch.epoch for epoch in measured(raw)]
-    stretched = stretched_share(records_since_restart(epochs, vms), chosen, _expected_step_s(meta, vms))
+    stretched = stretched_share(kept_records(epochs, vms), chosen, _expected_step_s(meta, vms))
     calculates = meta.emulation is not None and meta.emulation.accelerators == HOST
     return host_trust(switch, _pace(cloud / "pace.csv"), spans_of(raw), stretched, calculates=calculates)
 

@@ -14,6 +14,7 @@ from cloud.vm_report import parse_notice, printable
 from metrics.store.database import RunStore
 from orchestrator.controller.bad_samples import BadSamples
 from orchestrator.controller.calls import Call, Calls, Done, refusal_of
+from orchestrator.controller.checkpoints import checkpoint_events
 from orchestrator.controller.data_positions import DataPositions
 from orchestrator.controller.finish import close_provider, close_run
 from orchestrator.controller.joins import Joins
@@ -265,7 +266,9 @@ class Shell:
         self._joins.write(seen)
         self._bad_samples.write(seen)
         self._data_positions.write(seen, self.state.slots)
-        return [*fresh, *lost]
+        # Before the VMs' ends: what all peers took with them depends on the newest checkpoint.
+        stored = checkpoint_events(seen, self.state, self._requests.last_epoch, now_s)
+        return [*stored, *fresh, *lost]
 
     def _run_events(self, now_s: float) -> list[ev.Event]:
         found: list[ev.Event] = []

@@ -11,13 +11,25 @@ from cloud.prices.book import PriceBookError
 from metrics.cost.bill import CostSoFar, bill_so_far, cost_so_far
 from metrics.cost.ledger import Ledger, Terms
 from metrics.epochs.granularity import granularity_of_means
-from metrics.epochs.restarts import records_since_restart
+from metrics.epochs.restarts import training
 from metrics.epochs.scaling import full_scale_epochs
 from metrics.epochs.throughput import SwarmEpoch, swarm_epochs, throughput
 from metrics.events.bad_samples import bad_samples_of
-from metrics.events.evaluation import evaluations_of
+from metrics.events.checkpoints import checkpoints_of
+from metrics.events.evaluation import evaluations_of, of_kept_epochs
 from metrics.host_load import describe_host
-from metrics.records import SWARM_LOST, EgressRecord, EpochRecord, ProgressRecord, VmEnd, VmRecord
+from metrics.records import (
+    CHECKPOINT_FAILED,
+    CHECKPOINT_RESTORED,
+    CHECKPOINT_STORED,
+    CHECKPOINTS,
+    SWARM_LOST,
+    EgressRecord,
+    EpochRecord,
+    ProgressRecord,
+    VmEnd,
+    VmRecord,
+)
 from metrics.run import first_trained_s, last_epoch_of, terms_of
 from metrics.stats import Estimate
 from metrics.store.database import RunStore
@@ -28,7 +40,12 @@ from orchestrator.core.state import Slot, SlotState
 
 _EVENTS = 20
 _SKEW_SHOWN_S = 2.0  # smaller clock differences are not reported
-_KINDS = {SWARM_LOST: "all peers lost"}  # kinds of events whose code says too little
+_KINDS = {
+    SWARM_LOST: "all peers lost",
+    CHECKPOINT_STORED: "checkpoint stored",
+    CHECKPOINT_RESTORED: "checkpoint restored",
+    CHECKPOINT_FAILED: "checkpoint failed",
+}  # kinds of events whose code says too little
 
 
 def snapshot_of(store: RunStore, now_s: float, controller_alive: bool) -> dict[str, Any]:
@@ -41,11 +58,15 @@ def snapshot_of(store: RunStore, now_s: float, controller_alive: bool) -> dict[s
     full_scale = _full_scale_epochs(store, meta, epochs, progress, vms)
     warnings = list(meta.warnings)
     lost_s = [e.at_s for e in events if e.kind == SWARM_LOST]
+    stored = checkpoints_of(events)
     if lost_s:
         times = ", ".join(clock(at_s) for at_s in lost_s)
+        since = f" after epoch {stored.epoch}" if stored.epoch else ""
         warnings.append(
-            f"all peers were lost at {times} UTC, and with them what was learned, unless one that was joining kept it"
+            f"all peers were lost at {times} UTC, and with them what was learned{since}, unless one that was joining kept it"
         )
+    if stored.sentence:
+        warnings.append(stored.sentence)
     imported = meta.imported is not None
     paused_s: float | None = None  # unknown
     try:
@@ -76,7 +97,8 @@ def snapshot_of(store: RunStore, now_s: float, controller_alive: bool) -> dict[s
     left_out = bad_samples_of(meta.bad_samples, lambda vm: slots_of.get(vm, vm))
     if left_out is not None and left_out.sentence:
         warnings.append(left_out.sentence)
-    evaluated = evaluations_of(meta.evaluations)
+    trained = training(epochs, vms)
+    evaluated = evaluations_of(of_kept_epochs(meta.evaluations, trained.lost))
     document = meta.document
     preempted: dict[str, int] = {}
     for row in vms:
@@ -111,9 +133,10 @@ def snapshot_of(store: RunStore, now_s: float, controller_alive: bool) -> dict[s
         ],
         "epoch": _epoch(
             meta,
-            records_since_restart(epochs, vms),
+            trained.kept,
             _last(progress, ""),
             since_s=max(lost_s, default=0.0),
+            stored=stored.epoch if lost_s else 0,
             training=any(s.state is SlotState.TRAINING for s in slots),
         ),
         "throughput_sps": _value(throughput(full_scale)),
@@ -121,6 +144,7 @@ def snapshot_of(store: RunStore, now_s: float, controller_alive: bool) -> dict[s
         "evaluation": dict(evaluated[-1].figures) if evaluated else None,
         "evaluated_epoch": evaluated[-1].epoch if evaluated else None,
         "bad_samples": None if left_out is None else left_out.to_json(),
+        "checkpoints": stored.to_json(),
         "cost": {
             "spent_usd": _text(cost.spent_usd),
             "usd_per_h": _text(cost.usd_per_h),
@@ -236,16 +260,17 @@ def _epoch(
     swarm: ProgressRecord | None,
     *,
     since_s: float,
+    stored: int,
     training: bool,
 ) -> dict[str, Any]:
     """Raw samples and rates; `current` is the epoch in progress.
 
     `since_s`: when all peers were last lost; what was recorded before it does not count, until the next record shows
-    whether a joining peer kept it. `training`: whether a peer trains now; otherwise the last rate and time left say
-    nothing about now.
+    whether a joining peer kept it. `stored`: the epoch of the checkpoint from which training goes on then. `training`:
+    whether a peer trains now; otherwise the last rate and time left say nothing about now.
     """
     warmup, measured = meta.warmup_epochs, meta.epochs
-    done = max((e.epoch for e in epochs if e.ended_s >= since_s), default=0)
+    done = max((e.epoch for e in epochs if e.ended_s >= since_s), default=stored)
     swarm = None if swarm is None or swarm.at_s < since_s else swarm
     if meta.imported:  # its number of epochs was not planned
         measured = max(done - warmup, 0)
@@ -293,6 +318,7 @@ def _is_shown(event: Any) -> bool:
     return event.from_state != event.to_state or event.kind in (
         *("run_created", "zone", "cause", "controller"),
         SWARM_LOST,
+        *CHECKPOINTS,
     )
 
 

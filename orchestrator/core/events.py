@@ -97,7 +97,31 @@ class RunComplete:
     now_s: float
 
 
-Event = Tick | Requested | OfferRefused | Observed | Missing | Silent | Spending | StopWanted | RunComplete
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A peer reported a checkpoint. Repeated reports of one are one note in the journal."""
+
+    now_s: float
+    vm: str
+    kind: str  # one of metrics.records.CHECKPOINTS
+    key: str  # what makes it unique among the reports of this kind and VM: its name; of a failure, the error
+    epoch: int | None  # of the state; None: nothing was stored
+    cause: str  # the note's sentence
+    data_json: str  # the peer's entry
+
+
+Event = (
+    Tick
+    | Requested
+    | OfferRefused
+    | Observed
+    | Missing
+    | Silent
+    | Spending
+    | StopWanted
+    | RunComplete
+    | Checkpoint
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,8 @@
 
 Each row of kind "intent", "transition", "cause" or "slot" holds the complete slot after the change, so that a
 rebuild needs only the last row of each slot. "zone" rows hold a circuit breaker, "run" rows the run's own
-fields. Rows of other kinds are notes for readers. A row may lack fields that a later version added, and
-contain fields that one removed.
+fields, "checkpoint_..." rows what a peer reported. Rows of other kinds are notes for readers. A row may lack
+fields that a later version added, and contain fields that one removed.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from decimal import Decimal
 from functools import cache
 from typing import Any, get_args, get_type_hints
 
-from metrics.records import SWARM_LOST, EventRecord
-from orchestrator.core.events import Fact
+from metrics.records import CHECKPOINTS, SWARM_LOST, EventRecord
+from orchestrator.core.events import Checkpoint, Fact
 from orchestrator.core.limits import record_request
 from orchestrator.core.policy import clock, first_place, times
 from orchestrator.core.state import Place, Policy, RunSpec, RunState, Slot, SlotSpec, SlotState, Zone
@@ -54,11 +54,29 @@ def note(kind: str, cause: str, slot: str = "", generation: int = -1, vm: str = 
 
 def swarm_lost(after: RunState, joining: int) -> Fact:
     """The row for the loss of every peer that trained. `joining`: peers that could train and may have the state."""
-    cause = "every peer that trained is lost, and with them what was learned"
+    epoch = after.checkpoint_epoch
+    learned = f"what was learned after epoch {epoch}" if epoch else "what was learned"
+    cause = f"every peer that trained is lost, and with them {learned}"
     if not after.stop_status:
-        cause += "; training restarts at epoch 1"
+        cause += f"; training goes on at epoch {epoch + 1}" if epoch else "; training restarts at epoch 1"
         cause += ", unless one that was joining has loaded the state" if joining else ""
     return note(SWARM_LOST, cause)
+
+
+def checkpoint_noted(state: RunState, event: Checkpoint) -> RunState:
+    """The state with a checkpoint's report in the journal. The same state, if it is there, or of no VM of the run."""
+    note_key = (event.kind, event.vm, event.key)
+    if note_key in state.checkpoint_notes or event.vm not in state.intents or state.ended:
+        return state
+    epoch = max(state.checkpoint_epoch, event.epoch or 0)
+    return replace(state, checkpoint_epoch=epoch, checkpoint_notes=state.checkpoint_notes | {note_key})
+
+
+def checkpoint_fact(state: RunState, event: Checkpoint) -> Fact:
+    """The row of a checkpoint's report."""
+    name, _, generation = event.vm.removeprefix(f"{state.spec.run_id}-").rpartition("-")
+    data = json.dumps({"key": event.key, "epoch": event.epoch, **json.loads(event.data_json)})
+    return Fact(event.kind, name, int(generation), event.vm, "", "", event.cause, data)
 
 
 def taken_over(earlier_pid: int, pid: int) -> Fact:
@@ -101,6 +119,8 @@ def replay(events: Sequence[EventRecord]) -> RunState:
     requested_s: deque[float] = deque()
     replaced_s: deque[float] = deque()
     run: dict[str, Any] = {}
+    notes: set[tuple[str, str, str]] = set()
+    checkpoint_epoch = 0
     for event in events[1:]:
         if event.kind in _SLOT_KINDS:
             slot = _slot(json.loads(event.data_json))
@@ -115,6 +135,10 @@ def replay(events: Sequence[EventRecord]) -> RunState:
                 "market" in data
             ):  # the first format only named the zone; ignoring it costs at most one refusal
                 zones[data["market"]] = Zone(**_known(Zone, data))
+        elif event.kind in CHECKPOINTS:
+            data = json.loads(event.data_json)
+            notes.add((event.kind, event.vm, data["key"]))
+            checkpoint_epoch = max(checkpoint_epoch, data["epoch"] or 0)
         elif event.kind in ("run", RUN_ENDED):
             data = json.loads(event.data_json)
             run |= {k: data[k] for k in _RUN_FIELDS if k in data}
@@ -125,6 +149,8 @@ def replay(events: Sequence[EventRecord]) -> RunState:
         intents=frozenset(intents),
         requested_s=tuple(requested_s),
         replaced_s=tuple(replaced_s),
+        checkpoint_epoch=checkpoint_epoch,
+        checkpoint_notes=frozenset(notes),
         **run,
     )
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from orchestrator.core import slots as slot_of
 from orchestrator.core.bootstrap_peer import choose_seed
 from orchestrator.core.events import (
+    Checkpoint,
     EndRun,
     Event,
     Fact,
@@ -31,7 +32,7 @@ from orchestrator.core.events import (
     Tick,
 )
 from orchestrator.core.indexed_state import WorkingState, working_state
-from orchestrator.core.journal import RUN_ENDED, facts, swarm_lost
+from orchestrator.core.journal import RUN_ENDED, checkpoint_fact, checkpoint_noted, facts, swarm_lost
 from orchestrator.core.limits import over_budget
 from orchestrator.core.monitor import monitor_lost, monitor_observed
 from orchestrator.core.placement import place_waiting_slots
@@ -81,6 +82,8 @@ def _do(state: RunState, events: Sequence[Event], jitter: Jitter) -> Step:
             new = facts(before, work.run, changed, zones)
         last = [fact for fact in new if fact.kind == RUN_ENDED]
         rows += [fact for fact in new if fact.kind != RUN_ENDED]
+        if isinstance(event, Checkpoint) and work.run.checkpoint_notes != before.checkpoint_notes:
+            rows.append(checkpoint_fact(work.run, event))
         if lost:
             rows.append(swarm_lost(work.run, work.able))
         rows += last
@@ -120,6 +123,8 @@ def _apply(work: WorkingState, event: Event, jitter: Jitter) -> Sequence[Instruc
             cause = over_budget(work.run, work.held_usd_per_h())
             if cause:
                 _stop(work, "budget", cause)
+        case Checkpoint():
+            work.run = checkpoint_noted(work.run, event)
         case StopWanted():
             _stop(work, event.status, event.cause)
         case RunComplete():

@@ -204,6 +204,8 @@ class RunState:
     zones: tuple[Zone, ...] = ()  # zones that refused, sorted by market
     requested_s: tuple[float, ...] = ()  # request times in the minute before the last one
     replaced_s: tuple[float, ...] = ()  # replacement times in the hour before the last one
+    checkpoint_epoch: int = 0  # the newest state that was stored, or that a peer began from; 0: none
+    checkpoint_notes: frozenset[tuple[str, str, str]] = frozenset()  # (kind, VM, key) of those in the journal
     # From the last bill; computed again after a restart. None: not yet known.
     spent_usd: Decimal | None = field(default=None, compare=False)
     burn_usd_per_h: Decimal | None = field(default=None, compare=False)

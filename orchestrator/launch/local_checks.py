@@ -8,6 +8,7 @@ from typing import Any
 from cloud.local.host.store import forward_target
 from cloud.provider import InvalidRequestError
 from experiments.schema.models import ExperimentSpec
+from experiments.schema.shards import shard_urls
 from orchestrator.errors import UsageError
 from orchestrator.launch.local_store import READABLE, dataset_of, store_place
 from orchestrator.launch.obstacles import Obstacle, ObstacleCode, of_error
@@ -37,6 +38,21 @@ def local_obstacles(spec: ExperimentSpec) -> Iterator[Obstacle]:
     else:
         yield from _tried(ObstacleCode.SHARD_NAMES, spec, lambda: dataset_of(spec))
         yield from _readable(spec)
+        yield from _checkpoint_bucket(spec)
+
+
+def _checkpoint_bucket(spec: ExperimentSpec) -> Iterator[Obstacle]:
+    """Whether the embedded store has the bucket of the checkpoints: it has that of the shards only."""
+    if spec.checkpoint is None:
+        return
+    wanted = spec.checkpoint.folder(spec.data.shards).removeprefix("s3://").partition("/")[0]
+    there = shard_urls(spec.data.shards)[0].removeprefix("s3://").partition("/")[0]
+    if wanted != there:
+        yield Obstacle(
+            ObstacleCode.CHECKPOINT_PLACE,
+            f"checkpoint.to is in the bucket {wanted}, but the embedded store only has {there}; remove the key, or set "
+            "data.endpoint to your own store",
+        )
 
 
 def _readable(spec: ExperimentSpec) -> Iterator[Obstacle]:

@@ -26,6 +26,7 @@ class ObstacleCode(StrEnum):
     NO_SCALES = "no_scales"  # the step time or the shapes that the emulation needs are unknown
     TASK = "task"  # it cannot be built
     REQUIREMENTS = "requirements"  # they would replace packages of the peer
+    CHECKPOINT_PLACE = "checkpoint_place"  # nothing can be stored there
     # the emulated cloud
     EMULATION_NULL = "emulation_null"
     NETWORK_NONE = "network_none"

@@ -31,6 +31,7 @@ from metrics.store.database import RunStore
 from metrics.store.meta import EmulationMeta, RunMeta
 from orchestrator.core.events import MONITOR, RequestVm
 from orchestrator.core.state import Place
+from orchestrator.launch.checkpoint_config import checkpoint_config
 from orchestrator.launch.keys import run_key, vm_keys
 from orchestrator.launch.own_paths import OwnPaths
 from orchestrator.launch.rent_checks import aws_buckets, aws_written
@@ -237,6 +238,7 @@ def peer_config(
         ranks=1 if emulated else int(place.accelerator.partition(":")[2]),
         evaluate_every_epochs=spec.data.evaluate_every_epochs or 0,
         threads=1 if on_host else 0,  # peers share this machine's cores
+        checkpoint=checkpoint_config(meta, spec),
         environment=environment,
         **{key: getattr(swarm, key) for key in METHOD_KEYS},
     )

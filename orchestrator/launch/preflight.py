@@ -15,15 +15,17 @@ from experiments.schema.models import ExperimentSpec
 from experiments.schema.shards import shard_urls
 from metrics.store.database import DiskFullError
 from orchestrator.errors import RaySessionError
+from orchestrator.launch.checkpoint_config import checkpoint_prefix
 from orchestrator.launch.machine_checks import machine_obstacles
-from orchestrator.launch.obstacles import refusal
+from orchestrator.launch.obstacles import Obstacle, ObstacleCode, refusal
 from orchestrator.launch.plan_run import RunPlan
 from orchestrator.launch.rent_checks import STORE_KEYS, aws_buckets, aws_written, has_aws_places
 from orchestrator.launch.secret_values import secret_values
-from orchestrator.launch.store_client import store_client
+from orchestrator.launch.store_client import client_options, store_client
 
 _CONNECT_S = 5.0
 _PRIVATE = "or, if only the VMs {}, set data.private: true to skip this check"
+_PROBED = "preflight"  # in place of a run's id
 _ROOM_BYTES = 100_000_000  # the data set, its copies in the peers' caches, records, logs
 
 
@@ -37,10 +39,10 @@ def refuse(plan: RunPlan) -> None:
 def preflight(plan: RunPlan, home: Path) -> None:
     """Check everything that a run needs, without creating anything (see `make_aws_role`).
 
-    These are the obstacles known offline (`refuse`), disk space in the state folder, the user's own Ray and the
-    shards. On this machine also memory; on rented VMs also the credentials for the role of VMs on AWS. Raises the
-    errors of `refuse`, DiskFullError, RaySessionError, CredentialsError, TransientError (AWS does not respond),
-    InvalidRequestError (not enough memory), StorageError (unreachable, refused, missing, incomplete tar).
+    These are the obstacles known offline (`refuse`), disk space in the state folder, the user's own Ray, the shards and
+    the place of the checkpoints. On this machine also memory; on rented VMs also the credentials for the role of VMs on
+    AWS. Raises the errors of `refuse`, DiskFullError, RaySessionError, CredentialsError, TransientError (AWS does not
+    respond), InvalidRequestError (not enough memory), StorageError (unreachable, refused, missing, incomplete tar).
     """
     refuse(plan)
     spec = plan.spec
@@ -49,11 +51,13 @@ def preflight(plan: RunPlan, home: Path) -> None:
     if plan.target.rents:
         if not spec.data.private:
             _check_rented_data(spec, secret_values(spec))
+            _check_checkpoints(plan, secret_values(spec))
         _check_aws_role(spec)
         return
     check_memory(spec.peer_count, LocalOptions().peer_memory_bytes, available_memory())
     if spec.data.endpoint:
         _check_data(spec, {})
+        _check_checkpoints(plan, {})
 
 
 def _check_data(spec: ExperimentSpec, keys: Mapping[str, str]) -> None:
@@ -81,6 +85,24 @@ def _check_rented_data(spec: ExperimentSpec, values: Mapping[str, str]) -> None:
                 "ORCH_SECRET_AWS_SECRET_ACCESS_KEY"
             ) from error
         raise StoreRefusedError(f"{error}; {_PRIVATE.format('may read it')}") from error
+
+
+def _check_checkpoints(plan: RunPlan, keys: Mapping[str, str]) -> None:
+    """Store and delete an object where the checkpoints will be. Raises UsageError if that is impossible, StorageError."""
+    spec = plan.spec
+    if spec.checkpoint is None:
+        return
+    from experiments.checkpoints.errors import CheckpointError
+    from experiments.checkpoints.store import CheckpointStore
+
+    options = {**client_options(spec, keys), "connect_timeout_s": _CONNECT_S, "attempts": 2}
+    store = CheckpointStore(checkpoint_prefix(spec, _PROBED), {"endpoint": spec.data.endpoint, **options})
+    try:
+        store.check_writable()
+    except CheckpointError as error:
+        advice = f"; {_PRIVATE.format('may write there')}" if plan.target.rents else ""
+        found = Obstacle(ObstacleCode.CHECKPOINT_PLACE, f"{error}{advice}")
+        raise refusal(spec.name, plan.on, [found]) from error
 
 
 def make_aws_role(spec: ExperimentSpec, on: str) -> None:

@@ -44,6 +44,7 @@ from orchestrator.disk_reserve import keep_reserve
 from orchestrator.errors import RunFailedError, UsageError
 from orchestrator.home import make_home
 from orchestrator.home import run_folder as folder_of
+from orchestrator.launch.checkpoint_config import CHECKPOINTS, checkpoint_prefix
 from orchestrator.launch.local_store import dataset_of, store_place
 from orchestrator.launch.plan_run import RunPlan
 from orchestrator.launch.preemptions import preempt_options
@@ -235,7 +236,7 @@ def start_cloud(folder: Path) -> None:
     from cloud.local import LocalCloud
 
     spec = from_document(meta.document)
-    cloud = LocalCloud.start(folder, _local_options(spec, meta))
+    cloud = LocalCloud.start(folder, _local_options(spec, meta, folder))
     try:
         if not spec.data.endpoint:
             _await_dataset(cloud, folder)
@@ -246,7 +247,18 @@ def start_cloud(folder: Path) -> None:
         raise
 
 
-def _local_options(spec: ExperimentSpec, meta: RunMeta) -> Any:
+def _kept(spec: ExperimentSpec, meta: RunMeta, folder: Path) -> dict[str, Any]:
+    """Options of the embedded store with which the newest checkpoint is copied to the run's folder at the end."""
+    if spec.checkpoint is None:
+        return {}
+    prefix, target = checkpoint_prefix(spec, str(meta.run_id)), folder.absolute() / CHECKPOINTS
+    return {
+        "keep": "experiments.checkpoints.keep:keep_newest",
+        "keep_arguments": {"prefix": prefix, "folder": str(target)},
+    }
+
+
+def _local_options(spec: ExperimentSpec, meta: RunMeta, folder: Path) -> Any:
     from cloud.local import LocalOptions, StoreOptions
 
     emulation = spec.emulation
@@ -267,6 +279,7 @@ def _local_options(spec: ExperimentSpec, meta: RunMeta) -> Any:
             location=store_place(spec.data.location, emulation.network),
             dataset=program,
             dataset_arguments=arguments,
+            **_kept(spec, meta, folder),
         )
     scales = meta.scales or RunScales()
     return LocalOptions(

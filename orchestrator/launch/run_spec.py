@@ -28,6 +28,8 @@ from orchestrator.core.policy import first_place
 from orchestrator.core.state import Place, Policy, RunSpec, SlotSpec
 from orchestrator.errors import RefusedError
 
+_LAST_CHECKPOINT_S = 600.0  # for its upload, which one peer finishes after training
+
 
 def run_spec(
     spec: ExperimentSpec,
@@ -70,7 +72,7 @@ def run_spec(
         ),
         budget_usd=spec.budget_usd,
         silent_deadline_s=max(120.0, round_s + (emulation.calc_s or 0.0) + 60.0),
-        straggler_s=max(60.0, round_s + 30.0),
+        straggler_s=max(60.0, round_s + 30.0) + (_LAST_CHECKPOINT_S if spec.checkpoint else 0.0),
         min_peers=spec.min_peers,
         max_usd_per_h=spec.max_usd_per_h,
         max_wall_s=None if spec.max_wall_time_s is None else spec.max_wall_time_s / c,

@@ -9,8 +9,11 @@ from itertools import pairwise
 
 from cloud.provider import Observed, is_monitor
 from cloud.sim import SimVm, SimWorld
+from metrics.epochs.restarts import training
+from metrics.events.checkpoints import checkpoints_of
 from orchestrator.core.journal import story
 from orchestrator.core.state import LIVE, OVER, RunState, SlotState
+from orchestrator.simulation.checkpoints import SimCheckpoints
 from orchestrator.simulation.scenario import Scenario
 from orchestrator.simulation.store import MemoryStore
 
@@ -218,6 +221,14 @@ class Checks:
         """
         now_s = self._world.now_s
         spent, burn = self._world.meter.spent(self._scenario.spec.run_id, now_s)
+        late_s = now_s - float(_LATE_H) * 3600  # all VMs may have ended since then
+        untils_s = [since_s for since_s, _ in self._burns[1:]] + [now_s]
+        burn = max(
+            [
+                burn,
+                *(usd for (_, usd), until_s in zip(self._burns, untils_s, strict=True) if until_s >= late_s),
+            ]
+        )
         hidden = [vm for vm in self._world.vms.values() if vm.billed and vm.visible_s > (vm.ended_s or now_s)]
         hidden_usd = sum(
             (
@@ -243,6 +254,32 @@ class Checks:
             self.fail(
                 f"{alive[0].vm} is still running {self._world.now_s - since_s:.0f} s after the end", slot
             )
+
+    def lost_work(self, store: SimCheckpoints) -> None:
+        """Check that no loss of all peers cost more than an interval of checkpoints, and that no epoch counts twice.
+
+        What counts is decided from the peers' records and the controller's VM rows, as in a report. The journal must have
+        no checkpoint that was not stored, and none twice.
+        """
+        for loss in store.losses:
+            if loss.lost > loss.most:
+                self.fail(
+                    f"{loss.lost} epochs were lost with all peers, with a checkpoint every {loss.every}"
+                )
+        found = training(store.records, self._store.records("vms"))
+        lost = {(record.vm, record.epoch) for record in found.lost}
+        if lost != store.lost:
+            wrong = sorted(lost ^ store.lost, key=lambda one: (one[1], one[0]))[:8]
+            self.fail(f"lost and counted epochs are told apart wrongly: {wrong}")
+        counted = {record.epoch for record in found.kept}
+        if counted != set(range(1, store.counted + 1)):
+            self.fail(
+                f"{store.counted} epochs remain, but {len(counted)} count, up to {max(counted, default=0)}"
+            )
+        notes = checkpoints_of(self._store.records("events"))
+        names = [one.name for one in notes.stored]
+        if len(names) != len(set(names)) or not set(names) <= store.names:
+            self.fail("the journal has a checkpoint twice, or one that was not stored")
 
     def fail(self, what: str, slot: str = "") -> None:
         """Raise SimulationError with the reproducing command and the last journal entries of the slot."""

@@ -55,8 +55,9 @@ class Outcome:
     preemptions: int
     replacements: int
     refusals: int
-    epochs: int
+    epochs: int  # without those that were lost with all peers
     samples: float
+    lost_epochs: int  # with all peers, and trained again or never
     training_share: float  # of the VM hours
     restarts: int  # of the controller
     writes: int  # journal transactions
@@ -375,6 +376,8 @@ class Simulation:
         scenario, world = self._scenario, self._world
         self._peers.settle()
         journal = self._store.records("events")
+        if self._peers.checkpoints is not None:
+            self._checks.lost_work(self._peers.checkpoints)
         state = replay(journal)
         spent, _ = world.meter.spent(scenario.spec.run_id, world.now_s)
         hours = world.meter.vm_hours(scenario.spec.run_id, world.now_s)
@@ -398,6 +401,9 @@ class Simulation:
             refusals=self._counts["refused_no_capacity"],
             epochs=self._peers.epochs,
             samples=self._peers.samples,
+            lost_epochs=sum(one.lost for one in self._peers.checkpoints.losses)
+            if self._peers.checkpoints
+            else 0,
             training_share=self._peers.working_s / 3600.0 / hours if hours else 0.0,
             restarts=self._starts - 1,
             writes=self._store.commits,
@@ -435,5 +441,6 @@ class Simulation:
             "crash": own["crash"],
             "clock_jump": own["clock_jump"],
             "controller_lost": own["controller_lost"],
+            "all_lost": self._peers.counts["all_lost"],
             "vm_clock": self._peers.counts["vm_clock"],
         }

@@ -11,8 +11,10 @@ from typing import Any
 from cloud.provider import is_monitor
 from cloud.sim import SimVm, SimWorld
 from experiments.wire.lease import Lease
+from orchestrator.simulation.checkpoints import SimCheckpoints
 
 _SOON_S = 1e-3
+_LOOK_S = 60.0  # period of noticing completed uploads
 _LEAVE_S = (2.0, 20.0)  # from a preemption notice until the peer has left the swarm
 
 
@@ -29,6 +31,10 @@ class PeerModel:
     lease_s: float = 600.0
     skew_s: float = 0.0  # maximum error of VM clocks
     by_wall_clock: bool = False  # leases by the VM's time of day, to test that the checks fail
+    checkpoint_every: int = (
+        0  # epochs from one checkpoint to the next; 0: none, and all lost at once keep the state
+    )
+    upload_s: tuple[float, float] = (5.0, 60.0)  # of a checkpoint
     waits: bool = False  # it waits to be told which peer to join, as on rented VMs
 
 
@@ -75,6 +81,11 @@ class Peers:
         self.second: list[str] = []  # VMs with peers at the time another peer started a swarm
         self.joined_after_s: list[float] = []
         self.on_training: Callable[[SimVm], None] = lambda _: None  # called when a peer begins to train
+        every = model.checkpoint_every
+        self.checkpoints = SimCheckpoints(every, model.upload_s, seed) if every else None
+        self._holders: set[str] = set()  # VMs that have the state, if there are checkpoints
+        if self.checkpoints is not None:
+            world.at(world.now_s + _LOOK_S, self._look)
         world.status_of = self.status
 
     # changes of the world
@@ -93,9 +104,12 @@ class Peers:
         elif change == "noticed":
             self._world.at(at_s + self._random.uniform(*_LEAVE_S), self._leave, vm)
         elif change == "ended" and vm.vm in self._peers:
+            if self.checkpoints is not None:
+                self._progress()  # with this peer
             peer = self._peers.pop(vm.vm)
             self._waiting.pop(vm.vm, None)
             self._count(peer, -1)
+            self._hold(peer, "ended")
 
     def _start(self, vm: SimVm) -> None:
         self._world.at(self._world.now_s + self._random.uniform(*self._model.dht_s), self._known, vm)
@@ -118,10 +132,40 @@ class Peers:
         if peer is None or peer.phase != before or not vm.alive:
             return False
         self._count(peer, -1)
+        self._hold(peer, phase)
         peer.phase = phase
         self._count(peer, 1)
         self._world.touch(vm)
         return True
+
+    def _hold(self, peer: _Peer, phase: str) -> None:
+        """Update who has the state when a peer's phase changes: those that train, reachable or not."""
+        store, vm, now_s = self.checkpoints, peer.vm.vm, self._world.now_s
+        if store is None or phase == "done":
+            return
+        if phase == "training":
+            self._progress()  # without this peer
+            if not self._holders and self.epochs:
+                self.counts["all_lost"] += 1
+                self.epochs = store.resumed(self.epochs, now_s)
+                self.samples = float(self.epochs * self._model.target_batch_size)
+                self._samples = self._averaging_left_s = 0.0
+            store.came(vm, now_s, alone=not self._holders)
+            self._holders.add(vm)
+        elif vm in self._holders:
+            self._progress()
+            store.left(vm, now_s)
+            self._holders.discard(vm)
+
+    def _look(self) -> None:
+        """Let the provider's lists show completed uploads."""
+        assert self.checkpoints is not None
+        self._progress()
+        self.checkpoints.settle(self._world.now_s)
+        for vm in self.checkpoints.news():
+            if vm in self._peers:
+                self._world.touch(self._peers[vm].vm)
+        self._world.at(self._world.now_s + _LOOK_S, self._look)
 
     def _count(self, peer: _Peer, by: int) -> None:
         """Update the count of working peers; called before and after every change of a peer."""
@@ -211,6 +255,7 @@ class Peers:
         peer = self._peers[vm.vm]
         if peer.phase not in ("failed", "done"):
             self._count(peer, -1)
+            self._hold(peer, "failed")
             peer.phase, peer.error = "failed", "lease expired"
             self.counts["lease_expired"] += 1
             self._world.program_ended(vm)
@@ -223,12 +268,17 @@ class Peers:
         if peer is None or not peer.works:
             return
         self._count(peer, -1)
+        if self.checkpoints is not None:  # it still has the state, but cannot reach the store
+            self.checkpoints.left(vm.vm, self._world.now_s)
         peer.cut_s = self._world.now_s
         self.counts["partition"] += 1
         self._world.at(peer.cut_s + for_s, self._heal, vm, peer)
 
     def _heal(self, vm: SimVm, peer: _Peer) -> None:
         if self._peers.get(vm.vm) is peer and peer.cut_s is not None:
+            if self.checkpoints is not None and vm.vm in self._holders:
+                self._progress()  # without this peer
+                self.checkpoints.came(vm.vm, self._world.now_s, alone=False)
             peer.cut_s = None
             self._count(peer, 1)
             self._receive_orders(peer)
@@ -260,11 +310,14 @@ class Peers:
         if peer is None:
             return {}
         known = peer.phase not in ("waiting", "starting", "failed")
-        return {
+        status: dict[str, Any] = {
             "phase": peer.phase,
             "maddr": f"/ip4/{vm.address}/tcp/31337" if known else "",
             "error": peer.error,
         }
+        if self.checkpoints is not None:
+            status["checkpoints"] = self.checkpoints.status(vm.vm)
+        return status
 
     # training
 
@@ -284,6 +337,7 @@ class Peers:
                 continue
             whole = int(passed_s // (model.target_batch_size / rate + model.averaging_s))
             if whole:  # whole epochs leave the position within the epoch unchanged
+                self._ended(whole, passed_s, rate)
                 self.epochs += whole
                 self.samples += whole * model.target_batch_size
                 passed_s -= whole * (model.target_batch_size / rate + model.averaging_s)
@@ -292,10 +346,21 @@ class Peers:
             if passed_s < left_s:
                 self._samples += rate * passed_s
                 return
+            self._ended(1, passed_s, rate)
             passed_s -= left_s
             self.epochs += 1
             self.samples += model.target_batch_size
             self._samples, self._averaging_left_s = 0.0, model.averaging_s
+
+    def _ended(self, count: int, passed_s: float, rate: float) -> None:
+        """Tell the checkpoints of the next `count` epochs, which end within the last `passed_s` seconds."""
+        if self.checkpoints is None:
+            return
+        model, working = self._model, self.working()
+        first_s = self._world.now_s - passed_s + (model.target_batch_size - self._samples) / rate
+        period_s = model.target_batch_size / rate + model.averaging_s
+        for n in range(count):
+            self.checkpoints.ended(self.epochs + 1 + n, first_s + n * period_s, working)
 
     def _estimate(self) -> None:
         """Schedule the end of the last epoch, assuming that nothing changes until then."""

@@ -44,6 +44,7 @@ FaultClass = Literal[
     "store",  # the controller's database is locked or its disk fails
     "disk_full",  # the disk of the controller and the monitor is full
     "monitor_death",  # the monitor's program dies
+    "all_lost",  # all peers preempted at once; they store checkpoints, and their replacements resume
     "vm_clock",  # VM clocks are wrong by up to an hour and are changed during the run
 ]
 FAULT_CLASSES: tuple[FaultClass, ...] = get_args(FaultClass)
@@ -215,6 +216,10 @@ def with_history(made: Scenario, faults: Collection[FaultClass]) -> Scenario:
     for kind in FAULT_CLASSES:
         if kind not in faults:
             continue
+        if kind == "all_lost":
+            made, lost = _all_lost(made)
+            trace += lost
+            continue
         random = Random(f"{kind} {made.seed}")  # the history of a class does not depend on the other classes
         if random.random() < 0.15:
             if kind in _OF_THE_API:
@@ -257,6 +262,19 @@ def with_history(made: Scenario, faults: Collection[FaultClass]) -> Scenario:
         clocks_set=(*made.clocks_set, *clocks_set),
         peers=replace(made.peers, skew_s=_HOUR) if "vm_clock" in faults else made.peers,
     )
+
+
+def _all_lost(made: Scenario) -> tuple[Scenario, list[TraceEvent]]:
+    """Draw checkpoints and losses of all peers. Most seeds have none, and so the history that they had before this class."""
+    random = Random(f"all_lost {made.seed}")
+    if random.random() >= 0.3:
+        return made, []
+    every = random.choice((1, 2, 5, 20))
+    upload_s = random.choice(((5.0, 20.0), (20.0, 120.0)))
+    times = sorted(random.uniform(0.05, 0.95) * made.duration_s for _ in range(random.choice((1, 2, 4))))
+    everything = Decimal("Infinity")
+    model = replace(made.peers, checkpoint_every=every, upload_s=upload_s)
+    return replace(made, peers=model), [TraceEvent(at_s, "*", "preempt", everything) for at_s in times]
 
 
 def _times(random: Random, duration_s: float, days: float) -> list[float]:

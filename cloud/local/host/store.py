@@ -23,11 +23,13 @@ from cloud.local.host import programs
 from cloud.local.host.guardian import write_json
 from cloud.local.host.vms import process_title
 from cloud.local.network import kernel
-from cloud.local.options import StoreOptions
+from cloud.local.options import LocalOptions, StoreOptions
 from cloud.provider import InvalidRequestError, TransientError
+from cloud.storage.errors import StorageError
 
 STORE_FILE = "store.json"
 DATASET_FILE = "dataset.json"
+KEPT_FILE = "kept.json"
 _LOOK_S = 0.5
 
 
@@ -94,6 +96,31 @@ def serve_swift(options: StoreOptions, folder: Path, ip: str, status: Path) -> N
         raise
     finally:
         server.stop()
+
+
+def keep_from_store(cloud_folder: Path) -> None:
+    """Call the program `keep` of the options of a cloud that has ended, with its embedded store started once more.
+
+    What it reports is written to store/kept.json. Does nothing if there is no such program, or nothing is stored. Raises
+    TransientError if the program fails; the store is as it was then.
+    """
+    from cloud.storage.swift import SwiftServer
+
+    data = cloud_folder / "swift"
+    options = LocalOptions.load(cloud_folder / "options.json").store if data.is_dir() else StoreOptions()
+    if not options.keep:
+        return
+    report = functools.partial(write_json, cloud_folder / "store" / KEPT_FILE)
+    try:
+        with SwiftServer(data, environment=Path(options.swift_environment)) as server:
+            keys = {"access_key": server.credentials.access_key, "secret_key": server.credentials.secret_key}
+            arguments = {**options.keep_arguments, "endpoint": server.endpoint, **keys}
+            programs.call(options.keep, arguments, report)
+    except (StorageError, OSError) as error:
+        raise TransientError(
+            f"the run's last checkpoint could not be copied out of the embedded store in {data}: {error}; the store stays "
+            "until that succeeds: remove the cause (a full disk?), then repeat `orch down`"
+        ) from error
 
 
 def remove_store(cloud_folder: Path) -> None:

@@ -71,6 +71,21 @@ class PlainOptimizer:
             self._samples, self._steps, self._ended = 0, 0, True
             self.local_epoch = self._progress.update_epoch(self.local_epoch + 1)
 
+    @property
+    def torch_optimizer(self) -> torch.optim.Optimizer:
+        """The optimizer that steps."""
+        return self._optimizer
+
+    @property
+    def lineage(self) -> str:
+        """Empty: there are no rounds."""
+        return ""
+
+    def start_at(self, epoch: int, lineage: str) -> None:
+        """Go on from weights and statistics of this epoch, which were just loaded. Call it before the first step."""
+        with self._progress.pause_updates():
+            self.local_epoch = self._progress.update_epoch(epoch)
+
     def take_round(self) -> Round:
         """Return what happened since the last call: a group of one if an epoch ended."""
         ended, self._ended = self._ended, False

@@ -134,6 +134,24 @@ class SwarmOptimizer(hivemind.Optimizer):
         self.progress.gone = lambda: others.gone
         self.progress.is_member = others.is_member
 
+    @property
+    def torch_optimizer(self) -> torch.optim.Optimizer:
+        """The optimizer that steps with the averaged gradients."""
+        return self.state_averager.optimizer
+
+    @property
+    def lineage(self) -> str:
+        """Hash over the rounds that led to the present weights."""
+        return self.state_averager.lineage
+
+    def start_at(self, epoch: int, lineage: str) -> None:
+        """Go on from weights and statistics of this epoch and lineage, which were just loaded. Call it before the first step."""
+        self._lineage = lineage
+        self.state_averager.start_at(epoch, lineage)
+        with self.tracker.pause_updates():
+            self._epoch_begins()
+        self._log_lineage()
+
     def take_round(self) -> Round:
         """Return what happened since the last call."""
         taken, self.round = self.round, Round()

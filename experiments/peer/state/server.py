@@ -106,6 +106,14 @@ class StateDonor(TrainingStateAverager):
             self._before, self.lineage = self.lineage, self.next_lineage()
         return result
 
+    def start_at(self, epoch: int, lineage: str) -> None:
+        """Call when weights and statistics of this epoch were loaded from elsewhere."""
+        with self._weights_lock:
+            self.local_epoch, self.lineage = epoch, lineage
+            self._cache.clear()
+        self._update_scheduler()
+        self.say(averaging=False)
+
     def round_for_update(self, gradients: Sequence[torch.Tensor]) -> None:
         """Round the gradients in place to the values that peers downloading this update will receive."""
         round_for_update(gradients, self._update_compression)

@@ -18,7 +18,7 @@ from experiments.peer.config import PeerConfig
 from experiments.peer.swarm.internal_addresses import connect_inside, ip_of, to_reconnect
 from experiments.peer.swarm.members import IsMember, Member, anybody, parse_members
 from experiments.peer.swarm.reachability import enough_answer, find_dead_and_silent, peer_of, relink
-from experiments.wire.dht_records import MEMBERS_FIELD
+from experiments.wire.dht_records import MEMBER_PHASES, MEMBERS_FIELD
 
 _log = logging.getLogger(__name__)
 _RECORD_LIFE_S = 30.0
@@ -72,6 +72,7 @@ class Membership(threading.Thread):
         self._period_s = period_s
         self._key, self._subkey, self._is_member = f"{config.run_id}_{MEMBERS_FIELD}", subkey, is_member
         self._phase, self._epoch = "ready", 0
+        self._start_epoch = 0  # at which this swarm begins, unless it is already training
         self._weights = (weights,) if weights else ()
         self._members: tuple[Member, ...] = ()
         self._gone: frozenset[bytes] = frozenset()
@@ -126,13 +127,39 @@ class Membership(threading.Thread):
         if changed:
             self._wake.set()
 
+    def starts_at(self, epoch: int) -> None:
+        """Announce, while ready, that this peer begins with the weights of `epoch`, which come from a checkpoint.
+
+        Ready peers are expected in the first round, which is that of this epoch. Call it before training.
+        """
+        self._start_epoch = self._epoch = epoch
+        self._wake.set()
+
+    def slots_in(self, *phases: str) -> frozenset[str]:
+        """Slots of the other peers announced in one of these phases and not known to be dead."""
+        return frozenset(m.slot for peer, m in self._others() if m.phase in phases and peer not in self._gone)
+
+    def others_train(self) -> bool:
+        """Read the announcements now: whether another peer trains, or serves the state after training.
+
+        Announcements outlive their peers, so the peers' connections are checked too. Can be called before the thread starts.
+        """
+        self._log_errors(partial(self._read, 2.0 * self._config.dht_timeout_s))
+        return bool(self._living_others("training", "serving"))
+
+    def _living_others(self, *phases: str) -> list[Member]:
+        """The other peers in these phases that are not dead, after a check of the connections if there seem to be any."""
+        if self.slots_in(*phases):
+            self._log_errors(self._check_connections)
+        return [m for peer, m in self._others() if m.phase in phases and peer not in self._gone]
+
     def others_training_at(self, epoch: int, seen: int) -> int:
         """Number of other peers announced as training within one epoch of `epoch`, including silent ones.
 
         If more than `seen` are expected, the DHT is queried again: some may have left or died meanwhile, and in the first
         epoch those last known as ready are training by now.
         """
-        if self._count_others(epoch, _expected_at(epoch)) > seen:
+        if self._count_others(epoch, self._expected_at(epoch)) > seen:
             # first: DHT calls would wait for the dead peers it finds
             self._log_errors(self._check_connections)
             self._log_errors(partial(self._read, self._config.dht_timeout_s))
@@ -146,7 +173,7 @@ class Membership(threading.Thread):
         (`expected_peers`). Otherwise, and for "known", it returns once the dead and silent peers are known and the DHT
         has been queried again.
         """
-        awaited = self._others_at(epoch, _expected_at(epoch), self._gone)
+        awaited = self._others_at(epoch, self._expected_at(epoch), self._gone)
         if not awaited:
             return 0
         peers = [peer_of(member.maddr) for member in awaited]
@@ -195,7 +222,7 @@ class Membership(threading.Thread):
         propagate. Silent peers are excluded until they respond to a ping or announce themselves again.
         """
         silent = frozenset(p for p, member in self._others() if member.until_s <= self._silent.get(p, -1.0))
-        return self._count_others(epoch, _expected_at(epoch), silent)
+        return self._count_others(epoch, self._expected_at(epoch), silent)
 
     def others_joining(self) -> int:
         """Number of other peers about to download the swarm's state, as currently known; returns at once."""
@@ -213,6 +240,14 @@ class Membership(threading.Thread):
             if member.phase in phases and abs(member.epoch - epoch) <= 1 and peer not in absent
         ]
 
+    def _expected_at(self, epoch: int) -> tuple[str, ...]:
+        """Phases of the peers expected in the round."""
+        return ("training", "ready") if epoch == self._start_epoch else ("training",)
+
+    def _own_slot(self) -> frozenset[str]:
+        """This peer's slot, once its own announcement has been read back."""
+        return frozenset(m.slot for m in self._members if m.vm == self._config.vm)
+
     def _others(self) -> list[tuple[bytes, Member]]:
         """Other members with their libp2p ids."""
         return [
@@ -223,14 +258,13 @@ class Membership(threading.Thread):
 
     def wait_for_start(self, expected: int, timeout_s: float, stop: threading.Event) -> str:
         """Block until training may start. Returns "ready" (all peers are ready), "joined" (the swarm already trains),
-        "timeout" or "stopped".
+        "timeout" or "stopped". Peers that are announced but dead do not count.
         """
         deadline = time.monotonic() + timeout_s
         while not stop.is_set():
-            members = self._members
-            if any(m.phase in ("training", "serving") and m.vm != self._config.vm for m in members):
-                return "joined" if any(m.epoch > 0 for m in members) else "ready"
-            if expected <= 1 or len({member.slot for member in members}) >= expected:
+            if training := self._living_others("training", "serving"):
+                return "joined" if any(m.epoch > self._start_epoch for m in training) else "ready"
+            if expected <= 1 or len(self.slots_in(*MEMBER_PHASES) | self._own_slot()) >= expected:
                 return "ready"
             if time.monotonic() >= deadline:
                 return "timeout"
@@ -350,11 +384,6 @@ class Membership(threading.Thread):
             self.heals += healed
             _log.warning("the DHT had dropped %d peer(s): relinked", healed)
             self._on_heal(self.heals)
-
-
-def _expected_at(epoch: int) -> tuple[str, ...]:
-    """Phases of the peers expected in the round."""
-    return ("training",) if epoch else ("training", "ready")
 
 
 def _raw(peers: Sequence[str]) -> frozenset[bytes]:

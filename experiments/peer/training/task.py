@@ -65,7 +65,7 @@ class TaskRunner:
         self.pipeline = pipeline or task.pipeline
         self.heldout_pipeline: Pipeline = pipeline or getattr(task, "heldout_pipeline", None) or task.pipeline
         self._task, self._batch_size = task, batch_size
-        self._ballast = ballast or nn.ParameterList()
+        self.ballast = ballast or nn.ParameterList()
         self._bad_losses: list[tuple[str, str]] = []  # samples of the last bad losses
         self._bad_in_a_row = 0
         with self._explained("the model"):
@@ -79,7 +79,7 @@ class TaskRunner:
     def parameters(self) -> Iterator[nn.Parameter]:
         """The parameters that are trained and averaged."""
         yield from (parameter for parameter in self.model.parameters() if parameter.requires_grad)
-        yield from self._ballast
+        yield from self.ballast
 
     def parameter_groups(self) -> list[Any]:
         """The task's parameter groups as torch.optim takes them, or else its parameters. Raises TaskError."""
@@ -95,7 +95,7 @@ class TaskRunner:
                 f"task {self.ran}: parameter_groups gives {len(given)} parameters; each must be one of the model's "
                 f"{len(known)} trained parameters and be in one group only"
             )
-        return [*groups, {"params": list(self._ballast)}] if len(self._ballast) else groups
+        return [*groups, {"params": list(self.ballast)}] if len(self.ballast) else groups
 
     def state(self) -> Iterator[torch.Tensor]:
         """The model's parameters and buffers."""

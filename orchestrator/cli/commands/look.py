@@ -125,6 +125,7 @@ def _status(
       "throughput_sps": by wall clock, of the measured epochs so far, at full scale, as in the report,
       "granularity", "evaluation": {name: value} on held-out data or null, "evaluated_epoch",
       "bad_samples": those left out, as in `orch report`, null: unknown,
+      "checkpoints": {"stored", "failed", "bytes", "sent_bytes", "newest", "restored"}, as in `orch report`,
       "cost": {"spent_usd", "usd_per_h", "budget_usd", "estimated_usd"}, "paused_s", "dropped_rounds",
       "events": [{"at_s", "slot", "text"}], "warnings": [],
       "metrics_url": Prometheus endpoint of the running controller, or null}
@@ -262,7 +263,7 @@ def _why(
       "from_state", "to_state", "cause"}], "warnings": []}
     """
     from metrics.events.bad_samples import bad_samples_of
-    from metrics.records import SWARM_LOST
+    from metrics.records import CHECKPOINTS, SWARM_LOST
     from metrics.store.database import RunStore
     from orchestrator.errors import UsageError
 
@@ -275,9 +276,9 @@ def _why(
         raise UsageError(
             f"{slot!r}: {found.run_id} has no such slot; its slots: {', '.join(slots) or 'none yet'}"
         )
-    # Zone and run events affect every slot.
-    shared = ("zone", "run", "run_ended", "controller", SWARM_LOST)
-    rows = [_event_row(e) for e in events if not slot or e.slot == slot or (not e.slot and e.kind in shared)]
+    # Zone and run events, and checkpoints, affect every slot.
+    shared = ("zone", "run", "run_ended", "controller", SWARM_LOST, *CHECKPOINTS)
+    rows = [_event_row(e) for e in events if not slot or e.slot == slot or e.kind in shared]
     if output in (Format.table, Format.csv):
         # "slot" rows hold what a restarted controller needs; they change no state.
         rows = [row for row in rows if row["from_state"] != row["to_state"] or row["kind"] != "slot"]

@@ -96,9 +96,9 @@ def _simulate(
     JSON: {"schema_version", "ignored": [] (what of the experiment is left out), "runs": [{"seed", "status" (done,
       stopped: the time was over, budget, failed, no_capacity, lost: the controller never came back), "cause",
       "hours", "vms", "preemptions", "replacements", "refusals", "vm_hours", "spent_usd", "budget_usd", "epochs",
-      "samples", "training_share" (of the VM hours), "median_joining_s" (request to training), "restarts"
-      (of the controller), "writes" (to the journal), "dead_after_s" (stop to the last VM's end),
-      "fired" {fault class: number of faults}}]}
+      "samples", "lost_epochs" (with all peers), "training_share" (of the VM hours), "median_joining_s"
+      (request to training), "restarts" (of the controller), "writes" (to the journal), "dead_after_s"
+      (stop to the last VM's end), "fired" {fault class: number of faults}}]}
     Exit: 0 all invariants held, 1 an invariant was violated, or the controller of a run was lost, 2 invalid
     command, experiment or trace, 3 the experiment's budget or limits are refused.
     """

@@ -16,7 +16,7 @@ from experiments.schema.limits import Limits
 from metrics.events.evaluation import accuracy_words, evaluation_words
 from metrics.figures import headlines
 from metrics.host_load import describe_host
-from metrics.readable import usd
+from metrics.readable import size, usd
 from orchestrator.cli.render.output import Format, rows_text
 from orchestrator.cli.render.words import (
     counted,
@@ -174,7 +174,7 @@ def _held_out_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _spot_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Rows on the cost of preemptions and pauses, if there were any."""
+    """Rows on preemptions, lost epochs, checkpoints and pauses, if there were any."""
     rows: list[tuple[str, str]] = []
     taken, paused = summary.get("preemptions") or {}, summary.get("pauses") or {}
     if taken.get("count"):
@@ -182,6 +182,16 @@ def _spot_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         epochs = "unknown" if slowed is None else len(slowed)
         words = f"{taken['count']}: {usd(taken['usd'])}, {number(taken['lost_samples'])} samples lost, {epochs} epochs slowed"
         rows.append(("preemptions", words))
+    lost = summary.get("lost_work") or {}
+    if lost.get("restarts"):
+        went_on = ", ".join(f"epoch {one['from_epoch']}" for one in lost["restarts"])
+        words = f"{lost['epochs']} epochs, {number(lost['samples'])} samples, {usd(lost['usd'])}; went on from {went_on}"
+        rows.append(("all peers lost", words))
+    stored = summary.get("checkpoints") or {}
+    if stored.get("newest"):
+        newest = stored["newest"]
+        words = f"{stored['stored']}, the newest of epoch {newest['epoch']} ({size(newest['bytes'])})"
+        rows.append(("checkpoints", words))
     if paused.get("count"):
         rows.append(("paused", f"{duration(paused['seconds'])} below min_peers, billed {usd(paused['usd'])}"))
     return rows

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,6 +12,8 @@ from checkpoint_rig import equal_bits, saved, trained
 
 from experiments.checkpoints.errors import CheckpointError
 from experiments.checkpoints.state import copy_state, load_state
+
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "sgd", "lamb"])
@@ -103,3 +107,19 @@ def test_an_optimizer_with_unknown_parameters_is_refused():
     task, chosen, _ = trained("adam", 1)
     with pytest.raises(CheckpointError, match=r"shape \[7\] that is not the model's; name it in `extra`"):
         copy_state(task.model, chosen)
+
+
+def test_what_the_docs_say_about_plain_torch_works(tmp_path, monkeypatch):
+    task, chosen, _ = saved(tmp_path / "made")
+    (tmp_path / "m").mkdir()
+    (tmp_path / "made/model/model.safetensors").rename(tmp_path / "m/model.safetensors")
+    (tmp_path / "made/state").rename(tmp_path / "m/state")
+    other, restored, _ = trained("adam", 0, seed=5)
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/checkpoints.md").read_text(), re.DOTALL)
+    plain = "\n".join(block for block in blocks if "load_file" in block)
+    monkeypatch.chdir(tmp_path)
+    exec(plain, {"model": other.model, "optimizer": restored})
+    for one, two in zip(task.model.parameters(), other.model.parameters(), strict=True):
+        assert equal_bits(one, two)
+        assert {"step", "exp_avg", "exp_avg_sq"} == set(restored.state[two])
+        assert all(equal_bits(value, restored.state[two][name]) for name, value in chosen.state[one].items())

@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+from botocore.awsrequest import AWSResponse
 from checkpoint_rig import (
     KEYS,
     RUN,
@@ -329,6 +332,21 @@ def test_an_upload_is_stopped_within_a_file(settings, tmp_path):
     assert raised.value.code == "incomplete"
     assert store.list() == ()
     assert unfinished(store) == []
+
+
+@pytest.mark.parametrize(("status", "code"), [(403, "AccessDenied"), (501, "NotImplemented")])
+def test_a_store_that_does_not_list_unfinished_uploads_is_used(settings, tmp_path, caplog, status, code):
+    store = CheckpointStore(run_prefix(TO, RUN), {**settings, "attempts": 1})
+
+    def refuse(**_):
+        body = f"<Error><Code>{code}</Code></Error>".encode()
+        return AWSResponse("", status, {}, cast(Any, SimpleNamespace(stream=lambda: [body])))
+
+    store.client().meta.events.register_first("before-send.s3.ListMultipartUploads", refuse)
+    upload(store, plain_files(tmp_path, 1), manifest(1))
+    upload(store, plain_files(tmp_path, 2), manifest(2))
+    assert store.prune(1) == (manifest(1).name,)
+    assert "cannot be listed, so they stay" in caplog.text
 
 
 def test_a_prefix_that_cannot_be_written_is_found_before(settings):

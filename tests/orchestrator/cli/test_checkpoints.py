@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -18,6 +19,7 @@ from safetensors.torch import load_file, save_file
 from cloud.storage.client import ClientPerProcess, make_client
 from cloud.storage.digits import make_digits
 from cloud.storage.opener import ShardOpener
+from experiments.checkpoints.folder import CheckpointFolder
 from experiments.checkpoints.manifest import Manifest
 from experiments.checkpoints.state import copy_state, save_state
 from experiments.checkpoints.store import CheckpointStore
@@ -26,6 +28,7 @@ from experiments.parse.load import load, to_document
 from experiments.schema.models import ExperimentSpec
 from metrics.records import EventRecord
 from metrics.store.database import RunStore
+from orchestrator.checkpoints.pulled import pull
 from orchestrator.cli.app import run
 from orchestrator.first_steps.trial import as_on_a_peer, copied_code, lone_config
 from orchestrator.home import run_folder
@@ -302,3 +305,31 @@ def test_a_changed_or_foreign_folder_is_not_evaluated(world: World, orch: Call):
     code, _, err = orch("evaluate", "empty")
     assert code == 2
     assert "give a run, or a folder that `orch pull` wrote" in err
+
+
+def test_plain_transformers_loads_a_pulled_folder_with_tied_weights(tmp_path: Path):
+    from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+
+    small: Any = {
+        "hidden_size": 16,
+        "intermediate_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+    }
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=64, **small, tie_word_embeddings=True))
+    optimizer = torch.optim.Adam(model.parameters())
+    tokens = torch.arange(12).reshape(1, 12)
+    model(input_ids=tokens, labels=tokens).loss.backward()
+    optimizer.step()
+    manifest = Manifest("r", 3, "r-a-1", "a", 1e9, 10, "causal-lm", "")
+    place = tmp_path / "kept" / manifest.name
+    save_state(place, cast(Any, SimpleNamespace(model=model)), copy_state(model, optimizer))
+    (place / "manifest.json").write_text(replace(manifest, files=describe(place)).to_json())
+    assert "lm_head.weight" not in load_file(place / "model/model.safetensors")
+    sizes: list[int] = []
+    source = CheckpointFolder(tmp_path / "kept", "r")
+    pulled = pull(source, manifest.name, tmp_path / "m", model_only=False, on_bytes=sizes.append)
+    assert sum(sizes) == pulled.size_bytes
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "m")
+    with torch.no_grad():
+        assert torch.equal(loaded(input_ids=tokens).logits, model.eval()(input_ids=tokens).logits)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from experiments.parse.load import load
@@ -12,7 +14,7 @@ from orchestrator.launch.prepare import _local_options
 def _options(overrides: list[str]):
     scales = RunScales(bytes=100.0, time=1.0, samples=32.0)
     meta = RunMeta(run_id="geo-b2-20261121-0000", scales=scales)
-    return _local_options(load("geo-b2", overrides), meta)
+    return _local_options(load("geo-b2", overrides), meta, Path("run"))
 
 
 @pytest.mark.parametrize(("overrides", "name"), [([], "study"), (["emulation.path_model=none"], "none")])

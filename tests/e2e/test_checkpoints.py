@@ -1,0 +1,81 @@
+"""All peers of a run are preempted at once: it goes on from its checkpoint, and keeps the model of its peers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from running import Running, orch, wait_for
+
+from cloud.local import LocalCloud
+from cloud.vm_report import read_status
+from experiments.checkpoints.manifest import Manifest
+from experiments.peer.training.parameter_digest import parameters_sha
+from metrics.store.database import RunStore
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+
+EVERY, LAST = 2, 8
+
+
+def statuses(run: Running, generation: int) -> dict[str, dict[str, Any]]:
+    """Statuses of the peers of a generation, by slot."""
+    found = (run.folder / "vms").glob(f"*-{generation}/status.json")
+    return {f.parent.name: read_status(f) for f in found if not f.parent.name.startswith("monitor")}
+
+
+def test_all_peers_lost_at_once(clean_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    made = orch("init", "mine", "--task", "python", "-o", "json")
+    assert made.returncode == 0, made.stderr
+    run = Running(
+        clean_home, str(tmp_path / "mine.yaml"), f"--set=measure.epochs={LAST - 1}", f"--set=checkpoint.every_epochs={EVERY}",
+        "--set=swarm.matchmaking_time_s=1", "--set=data.shards=s3://digits/train-{000000..000003}.tar",
+    )  # fmt: skip
+    try:
+        wait_for(
+            "a second checkpoint",
+            lambda: any(len(s["checkpoints"]["stored"]) >= 2 for s in statuses(run, 0).values()),
+            90,
+        )
+        before = max(status["epoch"] for status in statuses(run, 0).values())
+        cloud = LocalCloud(run.folder)
+        for vm in statuses(run, 0):
+            cloud.preempt(vm)
+        lost_at = max(status["epoch"] for status in statuses(run, 0).values())
+        stored = {c["name"] for s in statuses(run, 0).values() for c in s["checkpoints"]["stored"]}
+        code, summary = run.finish()
+        assert code == 0, run.stderr.read_text()
+        assert summary["status"] == "done"
+        ended = statuses(run, 1)
+        assert len(ended) == 2
+        restored = [status["checkpoints"]["restored"] for status in ended.values()]
+        assert {one["name"] for one in restored} <= stored
+        (epoch,) = {one["epoch"] for one in restored}
+        assert before - EVERY <= epoch <= lost_at
+        assert lost_at - epoch <= EVERY
+        assert {status["epoch"] for status in ended.values()} == {LAST}
+        (sha,) = {status["parameters_sha"] for status in ended.values()}
+        with RunStore.open_reader(run.folder / "run.db") as store:
+            rows = store.records("epochs")
+            assert store.meta("warnings") == []
+        first = min(row.epoch for row in rows if row.vm in ended)
+        assert first == epoch + 1, "no epoch is trained again that the checkpoint has"
+        (kept,) = (run.folder / "checkpoints").iterdir()
+        manifest = Manifest.from_json((kept / "manifest.json").read_text(), str(kept))
+        assert (manifest.epoch, manifest.name, manifest.run_id) == (LAST, kept.name, run.run_id)
+        assert sha_of(kept / "model") == sha
+    finally:
+        run.close()
+
+
+def sha_of(folder: Path) -> str:
+    """Digest of a saved model's parameters, in the order in which the peers have them."""
+    from safetensors.torch import load_file
+
+    tensors = load_file(folder / "model.safetensors")
+    return parameters_sha(tensors[name] for name in ORDER)
+
+
+ORDER = ("0.weight", "0.bias", "2.weight", "2.bias")
