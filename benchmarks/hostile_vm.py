@@ -49,7 +49,7 @@ _SPEC = RunSpec(
 _LAST = 3
 _PROGRESS_PERIOD_S = 30.0
 _LIMIT_S = 5000.0  # a run that takes longer hangs
-_FILES = ("status.json", "steps.csv", "egress.csv", "peer.log", "setup.log", "job.json")
+_FILES = ("status.json", "steps.csv", "egress.csv", "utilisation.csv", "peer.log", "setup.log", "job.json")
 _STEPS = (
     "step,epoch,began_s,wall_s,load_s,move_s,forward_s,backward_s,optimizer_local_s,optimizer_sync_s,other_s,samples\n"
     "1,1,5.0,1.0,0.1,0.0,0.3,0.5,0.0,0.0,0.1,32\n"

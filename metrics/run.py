@@ -28,6 +28,7 @@ from metrics.records import (
     IngressRecord,
     ProgressRecord,
     SwarmEpochRecord,
+    UtilisationRecord,
     VmRecord,
 )
 from metrics.stats import Estimate
@@ -77,6 +78,7 @@ class RunNumbers:
     tails: Mapping[tuple[str, str], int]
     preemptions: Preemptions
     joins: tuple[Join, ...]
+    utilisation: tuple[UtilisationRecord, ...]  # by VM and time
     discarded_epochs: int  # trained before all peers were lost at once; not part of the other figures
     discarded_by_vm: Mapping[str, int]  # the same, per VM that took part in them
     lost_s: tuple[float, ...]  # unix: when every peer that trained was lost, from the journal
@@ -156,6 +158,7 @@ class RunNumbers:
                 vms, events, epochs, store.records("joins"), raw, full_scale, terms.scales, now
             ),
             joins=tuple(join_costs(store.records("joins"), vms, terms.scales, _priced(terms))),
+            utilisation=tuple(sorted(store.records("utilisation"), key=lambda r: (r.vm, r.began_s))),
             discarded_epochs=len({r.epoch for r in discarded}),
             discarded_by_vm=Counter(vm for vm, _ in {(r.vm, r.epoch) for r in discarded}),
             lost_s=tuple(event.at_s for event in events if event.kind == SWARM_LOST),

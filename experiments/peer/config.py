@@ -17,7 +17,8 @@ class PeerConfigError(Exception):
 class PeerConfig:
     """Settings of one peer. Times are wall-clock seconds of this machine; all times and sizes are already scaled.
 
-    Paths are relative to the config's folder, where the peer also writes status.json, steps.csv and peer.log.
+    Paths are relative to the config's folder, where the peer also writes status.json, steps.csv,
+    utilisation.csv and peer.log.
     """
 
     run_id: str
@@ -73,6 +74,11 @@ class PeerConfig:
     )
     bad_samples: str = "fail"  # "fail" | "skip"
     threads: int = 0  # of torch on the CPU; 0: torch's choice
+    # False: VMs share this machine, so that CPU and memory are those of the peer's processes (reporting/utilisation.py)
+    own_machine: bool = True
+    own_network: bool = (
+        True  # False: VMs share its network interface, so that what goes through it is unknown
+    )
     # closed swarm (experiments/wire/orders.py)
     orders_public_key: str = ""  # OpenSSH text of the run's key; "" = open swarm
     orders: str = ""  # the first orders, base64

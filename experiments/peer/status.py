@@ -35,6 +35,8 @@ class Status:
             "notice_at_s": None,  # unix time at which the provider will take this VM, once announced
             "parameters_sha": None,  # of the parameters rounded to float16, once this peer is done
             "join": None,  # fields of metrics.records.JoinRecord, once this peer trains
+            # the newest metrics.records.UtilisationRecords, without `vm`, oldest first
+            "utilisation": [],
             "bad_samples": {},  # those left out: {"count", "first"} by "training" and "heldout" (in the last evaluation)
         }
         self.write_error: OSError | None = None

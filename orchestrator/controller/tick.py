@@ -20,6 +20,7 @@ from orchestrator.controller.json_log import about
 from orchestrator.controller.monitor_log import MonitorTail, Source
 from orchestrator.controller.records import Rows
 from orchestrator.controller.roster_file import RosterFile
+from orchestrator.controller.utilisation import Utilisation
 from orchestrator.core import events as ev
 from orchestrator.core.journal import replay
 from orchestrator.core.machine import Step, advance
@@ -116,6 +117,7 @@ class Shell:
         self._tail = MonitorTail(store, run_folder / "monitor" / "monitor.jsonl", log)
         self._rows = Rows(store, events, requests)
         self._joins, self._bad_samples = Joins(store), BadSamples(store)
+        self._utilisation = Utilisation(store)
         self._roster: Roster = roster or RosterFile(run_folder)
         if not self.state.ended:
             store.set_meta("run_public_key", self._roster.public_key())
@@ -256,6 +258,7 @@ class Shell:
         self._lists += 1
         self._joins.write(seen)
         self._bad_samples.write(seen)
+        self._utilisation.write(seen)
         return [*fresh, *lost]
 
     def _run_events(self, now_s: float) -> list[ev.Event]:

@@ -17,11 +17,20 @@ from metrics.epochs.throughput import SwarmEpoch, swarm_epochs, throughput
 from metrics.events.bad_samples import bad_samples_of
 from metrics.events.evaluation import evaluations_of
 from metrics.host_load import describe_host
-from metrics.records import SWARM_LOST, EgressRecord, EpochRecord, ProgressRecord, VmEnd, VmRecord
+from metrics.records import (
+    SWARM_LOST,
+    EgressRecord,
+    EpochRecord,
+    ProgressRecord,
+    UtilisationRecord,
+    VmEnd,
+    VmRecord,
+)
 from metrics.run import first_trained_s, last_epoch_of, terms_of
 from metrics.stats import Estimate
 from metrics.store.database import RunStore
 from metrics.store.meta import RunMeta
+from metrics.utilisation import busy, last_minute
 from orchestrator.core.journal import JournalError, replay
 from orchestrator.core.policy import clock
 from orchestrator.core.state import Slot, SlotState
@@ -81,6 +90,9 @@ def snapshot_of(store: RunStore, now_s: float, controller_alive: bool) -> dict[s
     preempted: dict[str, int] = {}
     for row in vms:
         preempted[row.slot] = preempted.get(row.slot, 0) + (row.end is VmEnd.PREEMPTED)
+    used: dict[str, list[UtilisationRecord]] = {}
+    for summary in store.records("utilisation"):
+        used.setdefault(summary.vm, []).append(summary)
     return {
         "run_id": meta.run_id,
         "experiment": document.get("name"),
@@ -106,6 +118,7 @@ def snapshot_of(store: RunStore, now_s: float, controller_alive: bool) -> dict[s
                 last_epoch_of(meta),
                 preempted.get(s.name, 0),
                 meta.clock_skew_s,
+                used.get(s.vm or s.ending, ()),
             )
             for s in slots
         ],
@@ -173,7 +186,9 @@ def _peer(
     last_epoch: int | None,
     preempted: int,
     skews: Mapping[str, float],
+    used: Sequence[UtilisationRecord],
 ) -> dict[str, Any]:
+    minute = busy(last_minute(used))
     spec = replay(events[:1]).slot_spec(slot.name)
     place = spec.places[slot.place]
     return {
@@ -193,6 +208,7 @@ def _peer(
         "cause": slot.cause,
         "since_s": slot.since_s,
         "clock_skew_s": skews.get(slot.vm or slot.ending),
+        "utilisation": None if minute is None else minute.to_json(),
     }
 
 
@@ -216,6 +232,7 @@ def _logged_peer(row: VmRecord, epochs: list[EpochRecord]) -> dict[str, Any]:
         "cause": row.end_cause,
         "since_s": row.ended_s,
         "clock_skew_s": None,
+        "utilisation": None,
     }
 
 

@@ -223,6 +223,8 @@ def peer_config(
         workers=spec.data.workers.model_dump(),
         bad_samples=spec.data.bad_samples,
         threads=1 if on_host else 0,  # peers share this machine's cores
+        own_machine=not target_of(meta.target).on_this_host,
+        own_network=target_of(meta.target).emulates_distance,
         environment=environment,
         **{key: getattr(swarm, key) for key in METHOD_KEYS},
     )
