@@ -55,7 +55,7 @@ class Utilisation:
     def _report(self, vm: str, entry: Any) -> None:
         if vm not in self._invalid:
             self._invalid.add(vm)
-            _log.warning("%s: invalid utilisation in its status.json: %r", vm, entry)
+            _log.warning("%s: invalid utilisation in its status.json: %s", vm, repr(entry)[:500])
 
 
 def utilisation_of(vm: str, entry: Any) -> UtilisationRecord | None:
