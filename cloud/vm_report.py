@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-LARGEST_BYTES = 262_144  # of a status.json; a peer writes about 1,000
+LARGEST_BYTES = 262_144  # of a status.json; a peer writes about 4,000
 NOTICE_HORIZON_S = 900.0  # clouds announce a preemption 30 to 120 s ahead
 
 _LONGEST_TEXT = 2000
@@ -119,7 +119,7 @@ def is_maddr(value: Any) -> bool:
 _STATUS: Mapping[str, Callable[[Any], bool]] = {
     "phase": _text, "maddr": is_maddr, "peer_id": _text, "error": _text, "hopeless": _flag, "notice_at_s": _number,
     "epoch": _count, "at_s": _number, "parameters_sha": _text, "join": _object,
-    "bad_samples": _object, "data_position": _object,
+    "bad_samples": _object, "data_position": _object, "utilisation": lambda value: isinstance(value, list),
     "warnings": lambda value: isinstance(value, list) and all(map(_text, value)),
 }  # fmt: skip
 _JOB: Mapping[str, Callable[[Any], bool]] = {

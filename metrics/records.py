@@ -28,6 +28,7 @@ __all__ = [
     "ProgressRecord",
     "StepRecord",
     "SwarmEpochRecord",
+    "UtilisationRecord",
     "VmEnd",
     "VmRecord",
     "end_cause",
@@ -238,6 +239,36 @@ class JoinRecord:
     resumed: int | None = None  # how often an interrupted download was resumed; None: not reported
 
 
+@dataclass(frozen=True, slots=True)
+class UtilisationRecord:
+    """How busy a VM was over some seconds, from one reading a second. None: not readable there, never 0.
+
+    A mean is over the whole time, a peak is the highest value between two readings. Values are those of this machine's
+    clock and network: raw, and in an emulated run smaller by its scales.
+    """
+
+    vm: str
+    began_s: float
+    wall_s: float
+    readings: int
+    scope: str  # what CPU and memory are of: "vm", or "peer": the peer's processes, as VMs share the machine
+    cores: int  # of the machine
+    cpu_mean: float | None = None  # share of all cores, 0 to 1
+    cpu_peak: float | None = None
+    memory_bytes: int | None = None  # highest
+    memory_total_bytes: int | None = None  # of the machine
+    # IP bytes and link headers through the interface of the default route; None where VMs share one.
+    sent_bytes: int | None = None
+    sent_peak_bytes_per_s: float | None = None
+    received_bytes: int | None = None
+    received_peak_bytes_per_s: float | None = None
+    gpus: int | None = None  # None: no NVML, or VMs share the machine
+    gpu_mean: float | None = None  # share of the time in which a kernel ran, mean over the VM's GPUs, 0 to 1
+    gpu_peak: float | None = None
+    gpu_memory_bytes: int | None = None  # highest, sum over the VM's GPUs
+    gpu_memory_total_bytes: int | None = None
+
+
 TABLES = {
     "events": EventRecord,
     "vms": VmRecord,
@@ -248,4 +279,5 @@ TABLES = {
     "steps": StepRecord,
     "swarm_epochs": SwarmEpochRecord,
     "joins": JoinRecord,
+    "utilisation": UtilisationRecord,
 }

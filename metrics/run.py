@@ -31,6 +31,7 @@ from metrics.records import (
     IngressRecord,
     ProgressRecord,
     SwarmEpochRecord,
+    UtilisationRecord,
     VmRecord,
 )
 from metrics.stats import Estimate
@@ -82,6 +83,7 @@ class RunNumbers:
     joins: tuple[Join, ...]
     lost_work: tuple[LostWork, ...]  # by loss of all peers; part of the bill, not of the other figures
     discarded_epochs: int  # the epochs of lost_work
+    utilisation: tuple[UtilisationRecord, ...]  # by VM and time
     discarded_by_vm: Mapping[str, int]  # the same, per VM that took part in them
     checkpoints: Checkpoints
     lost_s: tuple[float, ...]  # unix: when every peer that trained was lost, from the journal
@@ -172,6 +174,7 @@ class RunNumbers:
             discarded_epochs=sum(one.epochs for one in lost),
             discarded_by_vm=Counter(vm for vm, _ in {(r.vm, r.epoch) for r in trained.lost}),
             checkpoints=checkpoints_of(events),
+            utilisation=tuple(sorted(store.records("utilisation"), key=lambda r: (r.vm, r.began_s))),
             lost_s=tuple(event.at_s for event in events if event.kind == SWARM_LOST),
             logged_rates=_logged_rates(meta.logs.epoch_rates, watched),
         )

@@ -7,6 +7,7 @@ from typing import Any
 from metrics.epochs.throughput import samples_until
 from metrics.events.evaluation import evaluations_of
 from metrics.figures import EPOCH, FIGURES
+from metrics.records import UtilisationRecord
 from metrics.run import Records, RunNumbers
 
 
@@ -215,6 +216,20 @@ def joins(store: Records | RunNumbers) -> list[dict[str, Any]]:
             "usd": None if row.usd is None else float(row.usd),
         }
         for row in _run(store).joins
+    ]
+
+
+def utilisation(store: Records | RunNumbers) -> list[dict[str, Any]]:
+    """Return one row per VM and about ten seconds (see `metrics.records.UtilisationRecord`), as measured.
+
+    Columns: vm, slot, location, began_s (unix) and the other fields of the record. None: unknown.
+    """
+    run = _run(store)
+    places = {row.vm: row.location for row in run.vms}
+    return [
+        {"vm": row.vm, "slot": run.slot(row.vm), "location": places.get(row.vm, "")}
+        | {name: getattr(row, name) for name in UtilisationRecord.__slots__ if name != "vm"}
+        for row in run.utilisation
     ]
 
 

@@ -148,6 +148,13 @@ class Run:
         """One row per training step, as measured, not at full scale."""
         return self._table("steps")
 
+    def utilisation(self) -> pd.DataFrame:
+        """One row per VM and about ten seconds: how busy it was, as measured; empty for imported logs."""
+        from metrics.tables import utilisation
+        from orch.frames import frame
+
+        return frame("utilisation", utilisation(self.numbers()))
+
     def report(self) -> Path:
         """Build the run's report in its folder and return the path of `report.html`."""
         from analysis.report.build import build

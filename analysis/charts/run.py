@@ -171,6 +171,55 @@ def cost_stack(rows: Sequence[Row]) -> Figure:
     return figure
 
 
+def utilisation(rows: Sequence[Row]) -> Figure:
+    """Draw CPU (and GPU, where known) and network of each group of VMs over time: a row of two panels per group.
+
+    `rows`: group, at_s, and the fields of `metrics.utilisation.Busy`. Unknown values are gaps.
+    """
+    from matplotlib.figure import Figure as New
+
+    groups = sorted({str(row["group"]) for row in rows})
+    figure = New(figsize=(WIDTH_IN, 1.9 * len(groups) + 0.8))
+    rates = [row[f"{way}_peak_bytes_per_s"] or 0.0 for row in rows for way in ("sent", "received")]
+    unit, unit_bytes = unit_of_bytes(max(rates, default=0.0))
+    for (busy, network), group in zip(
+        figure.subplots(len(groups), 2, squeeze=False, sharex=True), groups, strict=True
+    ):
+        own = [row for row in rows if row["group"] == group]
+        for color, key, name in ((PALETTE[0], "cpu", "CPU"), (PALETTE[2], "gpu", "GPU")):
+            _mean_and_peak(busy, own, f"{key}_mean", f"{key}_peak", 0.01, color, name)
+        for color, way in ((PALETTE[1], "sent"), (PALETTE[3], "received")):
+            names = (f"{way}_mean_bytes_per_s", f"{way}_peak_bytes_per_s")
+            _mean_and_peak(network, own, *names, unit_bytes, color, way)
+        busy.set_ylim(0, 105)
+        busy.set_ylabel(f"{group}\n% busy")
+        network.set_ylim(bottom=0)
+        network.set_ylabel(f"{unit}/s per VM")
+        for axes in (busy, network):
+            if axes.lines:
+                axes.legend(
+                    loc="lower right", bbox_to_anchor=(1, 1.0), ncols=2, fontsize=8, borderaxespad=0.2
+                )
+            if group == groups[-1]:
+                axes.set_xlabel("wall time since the launch (s)")
+    return figure
+
+
+def _mean_and_peak(
+    axes: Any, rows: Sequence[Row], mean: str, peak: str, unit: float, color: str, name: str
+) -> None:
+    """Draw a mean as a line and its peaks as dots; nothing if all are unknown."""
+    if all(row[mean] is None for row in rows):
+        return
+    times = [row["at_s"] for row in rows]
+    for key, look in (
+        (mean, {"label": name}),
+        (peak, {"linestyle": "none", "marker": ".", "markersize": 2.5}),
+    ):
+        values = [float("nan") if row[key] is None else row[key] / unit for row in rows]
+        axes.plot(times, values, color=color, linewidth=1.2, **look)
+
+
 def learning(rows: Sequence[Row], accuracy: float | None) -> Figure:
     """Draw the training loss by epoch, one line per peer, and the final held-out accuracy. `rows`: vm, epoch, loss."""
     figure, axes = _subplots(3.2)

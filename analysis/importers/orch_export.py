@@ -33,6 +33,7 @@ from metrics.store.database import RunStore, StoreError
 from metrics.store.schema import SCHEMA_VERSION, SINCE, columns_of
 
 _AGAIN = "export the run again with `orch export`"
+_CONTENT = {"focus": "costs"}  # of exports that are not imported
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 _CHARACTERS = {"\\": "\\", "n": "\n", "r": "\r", "0": "\0"}
@@ -140,7 +141,8 @@ def _manifest(export: Path) -> dict[str, Any]:
             )
         if form not in ("csv", "parquet"):
             raise ImportFailed(
-                f"{path}: a {form} export contains the run's costs, not its records; use `orch export --to csv`"
+                f"{path}: a {form} export contains the run's {_CONTENT.get(form, 'figures')}, not its records; "
+                "use `orch export --to csv`"
             )
         if not _RUN_ID.fullmatch(run_id):
             raise ImportFailed(f"{path}: run_id '{run_id[:80]}' is not a valid run id; {_AGAIN}")

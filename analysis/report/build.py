@@ -146,6 +146,19 @@ def _page(
                 + "</details>",
             )
         )
+    if used := content.utilisation_rows(run):
+        sections.append(
+            files.section(
+                "utilisation",
+                "Utilisation of the VMs",
+                content.utilisation_lead(run),
+                used,
+                figures.utilisation(used),
+                "<details><summary>By VM</summary>"
+                + table(content.utilisation_table(run), "Utilisation by VM", text=["VM"])
+                + "</details>",
+            )
+        )
     if joined := tables.joins(run):
         files.table("joins", joined)
         sections.append(

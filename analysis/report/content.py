@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from analysis.report.page import Card
@@ -12,12 +12,14 @@ from metrics.events.evaluation import LOWER_IS_BETTER, accuracy_words, evaluatio
 from metrics.figures import FIGURES, PAPER, Figure, headlines
 from metrics.host_load import describe_host
 from metrics.readable import few, number, size, usd
-from metrics.records import EpochRecord
+from metrics.records import EpochRecord, UtilisationRecord
 from metrics.run import RunNumbers
 from metrics.traffic import CLASS_WORDS
+from metrics.utilisation import Busy, busy
 
 Summary = Mapping[str, Any]
 _CARDS = 4  # held-out figures with a card; the table has all
+_POINTS, _POINT_S = 240, 10.0  # of a chart over time: at most so many, each at least so long
 _SETTINGS = 300  # characters of a task's settings
 
 
@@ -228,6 +230,88 @@ def timeline_rows(
         for row in records
     ]
     return vms, epochs, [{"all_peers_lost_s": at_s - start} for at_s in run.lost_s]
+
+
+def utilisation_rows(run: RunNumbers) -> list[dict[str, Any]]:
+    """Return how busy each group of VMs was over time, for the figure.
+
+    At most `_POINTS` rows per group. Columns: group, at_s (since the launch; the middle of the row's time), vms, and the
+    fields of `metrics.utilisation.Busy` except `scopes`: means per VM, peaks of any VM.
+    """
+    if not run.utilisation:
+        return []
+    start = min(row.began_s for row in run.utilisation)
+    end = max(row.began_s + row.wall_s for row in run.utilisation)
+    launched = start if run.meta.started_s is None else min(run.meta.started_s, start)
+    width_s = max(_POINT_S, (end - start) / _POINTS)
+    cells: dict[tuple[str, int], list[UtilisationRecord]] = {}
+    for row in run.utilisation:
+        place = group_of(run.slot(row.vm)), int((row.began_s - start) / width_s)
+        cells.setdefault(place, []).append(row)
+    return [
+        {"group": group, "at_s": start - launched + (n + 0.5) * width_s, "vms": len({row.vm for row in rows})}
+        | {name: value for name, value in found.to_json().items() if name != "scopes"}
+        for (group, n), rows in sorted(cells.items())
+        if (found := busy(rows)) is not None
+    ]
+
+
+def group_of(slot: str) -> str:
+    """Return the group of peers of a slot: "us" of "us-0"."""
+    name, _, number = slot.rpartition("-")
+    return name if number.isdigit() else slot
+
+
+def utilisation_table(run: RunNumbers) -> list[dict[str, Any]]:
+    """Return one row per VM for the page's table, without columns that are unknown for all of them."""
+    by_vm: dict[str, list[UtilisationRecord]] = {}
+    for row in run.utilisation:
+        by_vm.setdefault(row.vm, []).append(row)
+    rows = [(vm, found) for vm, own in by_vm.items() if (found := busy(own)) is not None]
+    shown = [{"VM": vm} | {name: of(found) for name, of in _BUSY.items()} for vm, found in rows]
+    known = [name for name in _BUSY if any(row[name] is not None for row in shown)]
+    return [{"VM": row["VM"]} | {n: "unknown" if row[n] is None else row[n] for n in known} for row in shown]
+
+
+def _percent(share: float | None) -> str | None:
+    return None if share is None else f"{share:.0%}"
+
+
+def _size(amount: float | None, per: str = "") -> str | None:
+    return None if amount is None else size(amount) + per
+
+
+_BUSY: Mapping[str, Callable[[Busy], str | None]] = {
+    "CPU": lambda b: _percent(b.cpu_mean),
+    "CPU peak": lambda b: _percent(b.cpu_peak),
+    "memory peak": lambda b: _size(b.memory_peak_bytes),
+    "sent": lambda b: _size(b.sent_mean_bytes_per_s, "/s"),
+    "sent peak": lambda b: _size(b.sent_peak_bytes_per_s, "/s"),
+    "received": lambda b: _size(b.received_mean_bytes_per_s, "/s"),
+    "received peak": lambda b: _size(b.received_peak_bytes_per_s, "/s"),
+    "GPU": lambda b: _percent(b.gpu_mean),
+    "GPU peak": lambda b: _percent(b.gpu_peak),
+    "GPU memory peak": lambda b: _size(b.gpu_memory_peak_bytes),
+}
+
+
+def utilisation_lead(run: RunNumbers) -> str:
+    """Return the sentence of the section: what was read, and what CPU and memory are of."""
+    of_peer = any(row.scope == "peer" for row in run.utilisation)
+    own = (
+        "VMs share this machine, so CPU and memory are those of the peer's processes, as a share of all cores of the machine"
+        if of_peer
+        else "CPU and memory are those of the whole VM"
+    )
+    raw = (
+        " Bytes and seconds are raw: divided by the emulation's scales."
+        if run.meta.emulated and of_peer
+        else ""
+    )
+    return (
+        f"Read once a second: lines are means of a group's VMs, dots the highest second of one of them. {own}.{raw} "
+        "Network bytes are those of the VM's interface, the object store's data included."
+    )
 
 
 def learning_rows(run: RunNumbers, records: Sequence[EpochRecord]) -> list[dict[str, Any]]:

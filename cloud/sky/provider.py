@@ -57,7 +57,10 @@ _ASK_CLOUD_S = 20.0  # how often, at most, the cloud itself is queried while a V
 _PEEK_S = 8.0
 _COLLECT_S = 20.0
 _STOP_S = 20.0
-_FILES = ("status.json", "steps.csv", "egress.csv", "peer.log", "console.log", "setup.log", "job.json")
+_FILES = (
+    *("status.json", "steps.csv", "egress.csv", "utilisation.csv"),
+    *("peer.log", "console.log", "setup.log", "job.json"),
+)
 _PARALLEL = 32
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 

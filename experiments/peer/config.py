@@ -17,7 +17,8 @@ class PeerConfigError(Exception):
 class PeerConfig:
     """Settings of one peer. Times are wall-clock seconds of this machine; all times and sizes are already scaled.
 
-    Paths are relative to the config's folder, where the peer also writes status.json, steps.csv and peer.log.
+    Paths are relative to the config's folder, where the peer also writes status.json, steps.csv,
+    utilisation.csv and peer.log.
     """
 
     run_id: str
@@ -88,6 +89,11 @@ class PeerConfig:
     #  "writers": [slots, the one with the cheapest path to the store first],
     #  "start": {"prefix": of another run, "name": of its checkpoint} | None}; None: no checkpoints
     checkpoint: Mapping[str, Any] | None = None
+    # False: VMs share this machine, so that CPU and memory are those of the peer's processes (reporting/utilisation.py)
+    own_machine: bool = True
+    own_network: bool = (
+        True  # False: VMs share its network interface, so that what goes through it is unknown
+    )
     # closed swarm (experiments/wire/orders.py)
     orders_public_key: str = ""  # OpenSSH text of the run's key; "" = open swarm
     orders: str = ""  # the first orders, base64

@@ -30,6 +30,7 @@ from experiments.peer.reporting.loss_log import LossWatch, set_up_logging
 from experiments.peer.reporting.model_bytes import ModelBytes, count_tensors
 from experiments.peer.reporting.publish import Publisher, PublishError, use_record_key
 from experiments.peer.reporting.traffic import Traffic, open_meter
+from experiments.peer.reporting.utilisation import watch_utilisation
 from experiments.peer.shutdown.leave import LeaveSequence
 from experiments.peer.shutdown.policy import ShutdownPolicy
 from experiments.peer.state.catch_up import CatchUpError, NoStateError
@@ -123,6 +124,17 @@ def assemble(config: PeerConfig, folder: Path, temporary: Path, status: Status) 
     departure = Departure(stop, leave.cut_short, soft_s=_LEAVE_SOFT_S, limit_s=_LEAVE_S)
     clock = SwarmClock(controller_time(os.environ.get(CLOCK_VARIABLE, "")))
     install_clock(clock)
+    parts.callback(
+        watch_utilisation(
+            config.vm,
+            folder,
+            own_machine=config.own_machine,
+            own_network=config.own_network,
+            publish=lambda newest: status.set(utilisation=newest),
+            warn=status.warn,
+            unix_s=clock.now_s,
+        )
+    )
     # Notices use the cloud's clock, which also sets this machine's clock, even in the middle of a run.
     policy = ShutdownPolicy(orders, departure, status, stop, time.time, lambda: clock.now_s() - time.time())
     policy.start()

@@ -38,6 +38,8 @@ class Status:
             "data_position": None,  # experiments/wire/data_position.py: where this slot is in its data
             # last checkpoints that this peer stored, the one it began with, and why the last one could not be stored
             "checkpoints": {"stored": [], "restored": None, "error": None},
+            # the newest metrics.records.UtilisationRecords, without `vm`, oldest first
+            "utilisation": [],
             "bad_samples": {},  # those left out: {"count", "first"} by "training" and "heldout" (in the last evaluation)
         }
         self.write_error: OSError | None = None

@@ -23,9 +23,10 @@ KEYS: dict[str, tuple[str, ...]] = {
     "steps": ("vm", "step"),
     "swarm_epochs": ("epoch",),
     "joins": ("vm",),
+    "utilisation": ("vm", "began_s"),
 }
 # Schema version that introduced a table, if not the first. In older files the table reads as empty.
-SINCE = {"swarm_epochs": 2, "joins": 3}
+SINCE = {"swarm_epochs": 2, "joins": 3, "utilisation": 6}
 # The same for columns. In older files the column reads as None.
 _COLUMN_SINCE = {("egress", "model_bytes"): 4, ("joins", "donor"): 5, ("joins", "resumed"): 5}
 # Tables in which a duplicate key is an error: a duplicate journal entry is a bug.
@@ -91,6 +92,11 @@ def _migrate_5(connection: sqlite3.Connection) -> None:
     connection.execute("ALTER TABLE joins ADD COLUMN resumed INTEGER")
 
 
+def _migrate_6(connection: sqlite3.Connection) -> None:
+    """Add the utilisation of VMs."""
+    connection.execute(_create_sql("utilisation", 6))
+
+
 # Append only: migration n converts schema n - 1 to schema n.
 MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (
     _migrate_1,
@@ -98,6 +104,7 @@ MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (
     _migrate_3,
     _migrate_4,
     _migrate_5,
+    _migrate_6,
 )
 SCHEMA_VERSION = len(MIGRATIONS)
 

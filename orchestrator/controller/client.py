@@ -165,8 +165,9 @@ def snapshot(run_id: str, home: Path) -> dict[str, Any]:
     "peers": [{"slot", "vm", "generation", "state", "phase", "location", "accelerator", "use_spot",
     "usd_per_h", "epoch" (in progress, from 1), "samples", "sps" (while calculating, raw; the three are None
     without a VM that reported), "preemptions", "cause", "since_s",
-    "clock_skew_s" (how far its VM's clock is ahead of this machine's; None: not measured)}], "epoch": {"current",
-    "last", "completed", "warmup", "measured", "samples", "target", "sps" (sum of the peers' rates, None while none
+    "clock_skew_s" (how far its VM's clock is ahead of this machine's; None: not measured), "utilisation" (of its VM in the
+    last minute: `metrics.utilisation.Busy`; None: unknown)}], "epoch": {"current", "last",
+    "completed", "warmup", "measured", "samples", "target", "sps" (sum of the peers' rates, None while none
     trains), "eta_s"}, "throughput_sps" (of the measured epochs, by wall clock and at full scale), "granularity":
     float|None, "evaluation": {name: value} of the last evaluation on held-out data (None: none yet), "evaluated_epoch",
     "bad_samples" (those left out, as in the report; None: unknown), "checkpoints" (as in the report), "cost":

@@ -9,7 +9,8 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import MISSING, fields
 from pathlib import Path
-from typing import Any, TypeVar, get_type_hints
+from types import NoneType
+from typing import Any, TypeVar, get_args, get_type_hints
 
 from cloud.provider import ProviderError
 from experiments.catalog import step_time
@@ -19,10 +20,11 @@ from experiments.schema.errors import SpecError
 from metrics.epochs.restarts import kept_records
 from metrics.epochs.throughput import measured, swarm_epochs
 from metrics.host_load import PaceSecond, host_trust, pace_of, spans_of, stretched_share
-from metrics.records import EgressRecord, StepRecord, VmRecord
+from metrics.records import EgressRecord, StepRecord, UtilisationRecord, VmRecord
 from metrics.store.database import RunStore
 from metrics.store.meta import RunMeta
 from orchestrator.controller.calls import Call, Calls
+from orchestrator.controller.utilisation import is_plausible
 from orchestrator.launch.keys import forget_keys
 
 _log = logging.getLogger("orchestrator.controller")
@@ -33,7 +35,7 @@ class _NoColumnError(ValueError):
     """A CSV lacks a required column."""
 
 
-_Row = TypeVar("_Row", StepRecord, EgressRecord)
+_Row = TypeVar("_Row", StepRecord, EgressRecord, UtilisationRecord)
 
 
 def close_run(
@@ -57,8 +59,12 @@ def close_run(
         except ProviderError as error:
             warnings.append(f"the logs of {vm.vm} could not be collected: {error}")
             continue
-        # One broken file does not affect the other.
-        for table, read in (("egress", read_egress), ("steps", read_steps)):
+        # One broken file does not affect the others.
+        for table, read in (
+            ("egress", read_egress),
+            ("steps", read_steps),
+            ("utilisation", read_utilisation),
+        ):
             path = collected / f"{table}.csv"
             try:
                 if path.is_file():
@@ -144,6 +150,15 @@ def read_egress(path: Path, vm: str) -> Iterable[EgressRecord]:
     return rows
 
 
+def read_utilisation(path: Path, vm: str) -> Iterable[UtilisationRecord]:
+    """The rows of a utilisation.csv. Raises ValueError."""
+    rows = _read_rows(path, vm, UtilisationRecord)
+    for row in rows:
+        if not is_plausible(row):
+            raise ValueError(f"{path}: not a utilisation: {row}")
+    return rows
+
+
 def _read_rows(path: Path, vm: str, kind: type[_Row]) -> list[_Row]:
     """A VM's CSV as rows.
 
@@ -166,13 +181,18 @@ def _read_rows(path: Path, vm: str, kind: type[_Row]) -> list[_Row]:
             missing = [n for n in names if values.get(n) in (None, "")]
             if missing:
                 raise _NoColumnError(f"{path}: no column {', '.join(missing)}")
-            known: dict[str, Any] = {n: _value(int, row[n]) for n in later if row.get(n)}
+            known: dict[str, Any] = {n: _value(_kind_of(hints[n]), row[n]) for n in later if row.get(n)}
             rows.append(kind(**{n: _value(hints[n], values[n]) for n in names}, **known))
     except _NoColumnError:
         raise
     except (csv.Error, ValueError, OverflowError) as error:
         raise ValueError(f"{path}:{reader.line_num}: {str(error)[:200]}") from error
     return rows
+
+
+def _kind_of(hint: Any) -> type:
+    """The type of a column, without None."""
+    return next((kind for kind in get_args(hint) if kind is not NoneType), hint)
 
 
 def _value(kind: type, text: str) -> Any:

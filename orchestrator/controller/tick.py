@@ -22,6 +22,7 @@ from orchestrator.controller.json_log import about
 from orchestrator.controller.monitor_log import MonitorTail, Source
 from orchestrator.controller.records import Rows
 from orchestrator.controller.roster_file import RosterFile
+from orchestrator.controller.utilisation import Utilisation
 from orchestrator.core import events as ev
 from orchestrator.core.journal import replay
 from orchestrator.core.machine import Step, advance
@@ -122,6 +123,7 @@ class Shell:
         self._rows = Rows(store, events, requests)
         self._joins, self._bad_samples = Joins(store), BadSamples(store)
         self._data_positions = DataPositions(store)
+        self._utilisation = Utilisation(store)
         self._roster: Roster = roster or RosterFile(run_folder)
         self._own_paths = own_paths
         if not self.state.ended:
@@ -266,6 +268,7 @@ class Shell:
         self._joins.write(seen)
         self._bad_samples.write(seen)
         self._data_positions.write(seen, self.state.slots)
+        self._utilisation.write(seen)
         # Before the VMs' ends: what all peers took with them depends on the newest checkpoint.
         stored = checkpoint_events(seen, self.state, self._requests.last_epoch, now_s)
         return [*stored, *fresh, *lost]

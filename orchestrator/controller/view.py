@@ -27,6 +27,7 @@ from metrics.records import (
     EgressRecord,
     EpochRecord,
     ProgressRecord,
+    UtilisationRecord,
     VmEnd,
     VmRecord,
 )
@@ -34,6 +35,7 @@ from metrics.run import first_trained_s, last_epoch_of, terms_of
 from metrics.stats import Estimate
 from metrics.store.database import RunStore
 from metrics.store.meta import RunMeta
+from metrics.utilisation import busy, last_minute
 from orchestrator.core.journal import JournalError, replay
 from orchestrator.core.policy import clock
 from orchestrator.core.state import Slot, SlotState
@@ -103,6 +105,9 @@ def snapshot_of(store: RunStore, now_s: float, controller_alive: bool) -> dict[s
     preempted: dict[str, int] = {}
     for row in vms:
         preempted[row.slot] = preempted.get(row.slot, 0) + (row.end is VmEnd.PREEMPTED)
+    used: dict[str, list[UtilisationRecord]] = {}
+    for summary in store.records("utilisation"):
+        used.setdefault(summary.vm, []).append(summary)
     return {
         "run_id": meta.run_id,
         "experiment": document.get("name"),
@@ -128,6 +133,7 @@ def snapshot_of(store: RunStore, now_s: float, controller_alive: bool) -> dict[s
                 last_epoch_of(meta),
                 preempted.get(s.name, 0),
                 meta.clock_skew_s,
+                used.get(s.vm or s.ending, ()),
             )
             for s in slots
         ],
@@ -197,7 +203,9 @@ def _peer(
     last_epoch: int | None,
     preempted: int,
     skews: Mapping[str, float],
+    used: Sequence[UtilisationRecord],
 ) -> dict[str, Any]:
+    minute = busy(last_minute(used))
     spec = replay(events[:1]).slot_spec(slot.name)
     place = spec.places[slot.place]
     return {
@@ -217,6 +225,7 @@ def _peer(
         "cause": slot.cause,
         "since_s": slot.since_s,
         "clock_skew_s": skews.get(slot.vm or slot.ending),
+        "utilisation": None if minute is None else minute.to_json(),
     }
 
 
@@ -240,6 +249,7 @@ def _logged_peer(row: VmRecord, epochs: list[EpochRecord]) -> dict[str, Any]:
         "cause": row.end_cause,
         "since_s": row.ended_s,
         "clock_skew_s": None,
+        "utilisation": None,
     }
 
 

@@ -239,6 +239,8 @@ def peer_config(
         evaluate_every_epochs=spec.data.evaluate_every_epochs or 0,
         threads=1 if on_host else 0,  # peers share this machine's cores
         checkpoint=checkpoint_config(meta, spec),
+        own_machine=not target_of(meta.target).on_this_host,
+        own_network=target_of(meta.target).emulates_distance,
         environment=environment,
         **{key: getattr(swarm, key) for key in METHOD_KEYS},
     )

@@ -7,7 +7,15 @@ from decimal import Decimal
 
 import pytest
 
-from metrics.records import TABLES, EgressRecord, EpochRecord, EventRecord, ProgressRecord, VmRecord
+from metrics.records import (
+    TABLES,
+    EgressRecord,
+    EpochRecord,
+    EventRecord,
+    ProgressRecord,
+    UtilisationRecord,
+    VmRecord,
+)
 from metrics.store.database import (
     SCHEMA_VERSION,
     DiskFullError,
@@ -176,14 +184,17 @@ def test_a_column_that_an_older_file_lacks_is_unknown(path):
     with sqlite3.connect(path) as raw:
         for table, column in (("egress", "model_bytes"), ("joins", "donor"), ("joins", "resumed")):
             raw.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
+        raw.execute("DROP TABLE utilisation")
         raw.execute("PRAGMA user_version = 3")
     raw.close()
     with RunStore.open_reader(path) as store:
         assert store.records("egress") == [sent]
+        assert store.records("utilisation") == []
         assert store.columns("egress", ["model_bytes", "bytes"]) == {"bytes": [1000], "model_bytes": [None]}
         assert store.columns("egress", ["model_bytes"]) == {"model_bytes": [None]}
     with RunStore.open_writer(path) as store:  # and an open for writing brings it up
         store.append("egress", [replace(sent, epoch=2, model_bytes=900)])
+        assert store.append("utilisation", [UtilisationRecord("r-a-0", 1.0, 10.0, 10, "vm", 4)]) == 1
         assert [row.model_bytes for row in store.records("egress")] == [None, 900]
 
 

@@ -43,6 +43,10 @@ def test_a_duration_or_amount_ends_with_its_unit(name: str):
         "granularity",
         "granularity_phase_timed",
         "value",
+        "cpu_mean",
+        "cpu_peak",
+        "gpu_mean",
+        "gpu_peak",
     )
     for column in orch.FRAMES[name]:
         if column.dtype == "float64" and column.name not in counts:

@@ -18,7 +18,17 @@ from metrics.store.database import RunStore
 pytestmark = pytest.mark.slow
 
 RUN = "geo-c8-20231114-aaaa"
-FRAMES = ("epochs", "peers", "traffic", "costs", "evaluations", "preemptions", "events", "steps")
+FRAMES = (
+    "epochs",
+    "peers",
+    "traffic",
+    "costs",
+    "evaluations",
+    "preemptions",
+    "events",
+    "steps",
+    "utilisation",
+)
 
 
 def _run_in(home: Path, run_id: str = RUN) -> Path:

@@ -34,6 +34,7 @@ _DIRECT = (
     "tokenizers",
     "transformers",
 )
+_GPU = "nvidia-ml-py"  # reads the utilisation of GPUs, which is unknown without it; pure Python, unlike NVIDIA's libraries
 _AT = (1980, 1, 1, 0, 0, 0)
 
 
@@ -87,19 +88,30 @@ def _own_version() -> str:
 def requirements() -> str:
     """Return a peer's requirements.txt: its imports and all their dependencies, in the versions installed here.
 
-    Local version labels ("+cpu") and NVIDIA's libraries are left out: the VM chooses the torch that fits. Raises
-    InvalidRequestError if one of the packages is not installed here.
+    Local version labels ("+cpu") and NVIDIA's libraries are left out: the VM chooses the torch that fits. `nvidia-ml-py` is
+    among them if it is installed here. Raises InvalidRequestError if one of the packages is not installed here.
     """
     pins: dict[str, str] = {}
     try:
         for name in _DIRECT:
             _pin(name, pins)
+        if _is_installed(_GPU):
+            pins[_GPU] = version(_GPU)
     except PackageNotFoundError as error:
         raise InvalidRequestError(
             f"{error.name} is not installed on this machine, whose package versions the VMs get; "
             f"install it with `{SKY.install}` in a clone of orch"
         ) from error
     return "".join(f"{name}=={pins[name]}\n" for name in sorted(pins))
+
+
+def _is_installed(name: str) -> bool:
+    """Whether this environment has a distribution."""
+    try:
+        distribution(name)
+    except PackageNotFoundError:
+        return False
+    return True
 
 
 def _pin(name: str, pins: dict[str, str]) -> None:

@@ -26,6 +26,7 @@ class ExportForm(StrEnum):
     parquet = "parquet"
     csv = "csv"
     focus = "focus"
+    tensorboard = "tensorboard"
 
 
 def register(app: typer.Typer) -> None:
@@ -43,7 +44,10 @@ def _export(
     run: _Run,
     to: Annotated[
         ExportForm,
-        typer.Option("--to", help="parquet or csv: all records; focus: the costs as FOCUS 1.2 rows."),
+        typer.Option(
+            "--to",
+            help="parquet or csv: all records; focus: the costs as FOCUS 1.2 rows; tensorboard: settings and figures.",
+        ),
     ],
     out: Annotated[Path | None, typer.Option("--out", help="Folder to create. [./<run id>-<format>]")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing export.")] = False,
@@ -51,7 +55,7 @@ def _export(
         bool, typer.Option("--known-only", help="focus: omit and list charges whose cost is unknown.")
     ] = False,
 ) -> None:
-    """Export a run's records, or its costs as FOCUS 1.2 rows.
+    """Export a run's records, its costs as FOCUS 1.2 rows, or its settings and figures for TensorBoard.
 
     Prints the folder. `orch replay FOLDER` reads a Parquet or CSV export back without loss. A run that is still
     in progress is exported in its current state. Keys and logs are never exported.
@@ -64,7 +68,11 @@ def _export(
 
     folder = _folder(run)
     chosen = out or Path(f"{folder.name}-{to}")
-    if to is ExportForm.focus:
+    if to is ExportForm.tensorboard:
+        from analysis.export.tensorboard import export_tensorboard
+
+        export_tensorboard(folder / "run.db", chosen, force)
+    elif to is ExportForm.focus:
         left_out = export_focus(folder / "run.db", chosen, force, known_only)["left_out"]
         for line, charges in Counter(left_out).items():
             often = f" ({charges} charges)" if charges > 1 else ""

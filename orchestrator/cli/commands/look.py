@@ -119,7 +119,11 @@ def _status(
       "peers": [{"slot", "vm", "generation", "state", "location", "accelerator", "use_spot",
         "usd_per_h", "epoch", "samples", "sps", "preemptions", "cause", "since_s",
           (epoch, samples, sps: null without a VM that reported; sps: its rate while calculating, raw)
-        "clock_skew_s": by how much its VM's clock is ahead of this machine's, null: not measured}],
+        "clock_skew_s": by how much its VM's clock is ahead of this machine's, null: not measured,
+        "utilisation" of its VM in the last minute (null: unknown; each value, too): {"seconds", "scopes" ("peer": of the peer's
+          processes, "vm"), "cpu_mean", "cpu_peak", "memory_peak_bytes", "sent_mean_bytes_per_s",
+          "sent_peak_bytes_per_s", "received_mean_bytes_per_s", "received_peak_bytes_per_s", "gpu_mean",
+          "gpu_peak", "gpu_memory_peak_bytes"; shares are 0 to 1}}],
       "epoch": {"current" (from 1), "last", "warmup", "measured", "samples", "target",
         "sps": sum of the peers' rates while calculating, raw, null while none trains, "eta_s"},
       "throughput_sps": by wall clock, of the measured epochs so far, at full scale, as in the report,
@@ -146,7 +150,9 @@ def _status(
         for line in live.lines(None, snapshot):
             typer.echo(line)
         typer.echo(live.progress_line(snapshot))
-        typer.echo(rows_text("peers", live.peer_rows(snapshot), live.PEERS, Format.table), nl=False)
+        typer.echo(
+            rows_text("peers", live.peer_rows(snapshot), live.peer_columns(snapshot), Format.table), nl=False
+        )
         if snapshot.get("error"):
             typer.echo(f"error: {snapshot['error']}")
     else:

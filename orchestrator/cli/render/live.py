@@ -37,6 +37,7 @@ PEERS = (
     "preemptions",
     "cause",
 )
+_BUSY = {"CPU": "cpu_mean", "GPU": "gpu_mean"}
 _EVENTS_SHOWN = 6
 _LINES_AT_ONCE = 12
 
@@ -113,15 +114,32 @@ def progress_line(snapshot: Mapping[str, Any]) -> str:
 
 
 def peer_rows(snapshot: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the peers with the columns `PEERS`; figures of a slot without a VM that reported are "-"."""
+    """Return the peers with the columns of `peer_columns`; figures of a slot without a VM that reported are "-"."""
     return [
         {
             **peer,
             "epoch": "-" if peer.get("epoch") is None else peer["epoch"],
             _CALCULATING: _rate_of(snapshot, peer),
+            **{heading: _share(peer.get("utilisation"), key) for heading, key in _BUSY.items()},
         }
         for peer in snapshot.get("peers") or ()
     ]
+
+
+def peer_columns(snapshot: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return `PEERS`, with CPU and GPU (of the last minute, mean) where one is known."""
+    known = tuple(
+        heading
+        for heading, key in _BUSY.items()
+        if any((peer.get("utilisation") or {}).get(key) is not None for peer in snapshot.get("peers") or ())
+    )
+    at = PEERS.index("preemptions")
+    return PEERS[:at] + known + PEERS[at:]
+
+
+def _share(used: Mapping[str, Any] | None, key: str) -> str:
+    share = (used or {}).get(key)
+    return "-" if share is None else f"{share:.0%}"
 
 
 def event_line(event: Mapping[str, Any]) -> str:

@@ -189,3 +189,14 @@ def test_a_growing_count_of_bad_samples_is_told_once_and_again_for_held_out_ones
     assert told(none, few) == ["warning: 3 bad training samples (us-0 3)"]
     assert told(few, many) == []
     assert told(many, held) == ["warning: 900 bad training samples (us-0 900) and 2 bad held-out samples"]
+
+
+def test_the_table_of_peers_has_cpu_and_gpu_where_they_are_known():
+    peers = snapshot()["peers"]
+    assert live.peer_columns(snapshot()) == live.PEERS
+    peers[0]["utilisation"] = {"cpu_mean": 0.456, "gpu_mean": None}
+    shown = snapshot(peers=peers)
+    assert live.peer_columns(shown) == (*live.PEERS[:7], "CPU", *live.PEERS[7:])
+    assert [row["CPU"] for row in live.peer_rows(shown)] == ["46%", "-"]
+    peers[1]["utilisation"] = {"cpu_mean": None, "gpu_mean": 0.0}
+    assert live.peer_columns(snapshot(peers=peers))[7:9] == ("CPU", "GPU")

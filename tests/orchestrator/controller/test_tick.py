@@ -421,13 +421,14 @@ GOOD = "1,1,10.0,1.0,0,0,0.5,0.5,0,0,0,32\n"
     ],
     ids=["zeros", "nan", "infinite", "30 digits", "5000 digits", "not UTF-8", "cut"],
 )
-@pytest.mark.parametrize("name", ["steps.csv", "egress.csv"])
+@pytest.mark.parametrize("name", ["steps.csv", "egress.csv", "utilisation.csv"])
 def test_a_corrupt_vm_log_is_skipped_with_a_warning(world, name: str, bad: bytes):
     """The other VM's steps are there, the run is done, and a warning names the VM and the file."""
     tmp_path = world.folder
     head = {
         "steps.csv": STEP.encode() + GOOD.encode(),
         "egress.csv": b"epoch,dst_address,phase,seconds,bytes\n0,10.0.0.9,leaving,1.0,5\n",
+        "utilisation.csv": b"began_s,wall_s,readings,scope,cores\n1.0,10.0,10,vm,4\n",
     }
     for vm in ("r-a-0", "r-b-0"):
         (tmp_path / "vms" / vm).mkdir(parents=True)

@@ -242,6 +242,7 @@ def test_peers_get_the_task_as_it_was_planned(file: Path, tmp_path: Path, descri
     )
     assert config["workers"] == {"kind": "process", "count": 2, "in_order": True}
     assert (config["emulated"], config["threads"], config["coalesce"]) == (False, 1, 1)
+    assert config["own_machine"] is False
     assert (config["forward_s"], config["backward_s"], config["sync_work_s"]) == (0, 0, 0)
     assert (config["parameters"], config["target_batch_size"]) == (PARAMETERS, 512)
     assert config["averaging_timeout_s"] == plan.spec.swarm.averaging_timeout_s
@@ -272,6 +273,7 @@ def test_rented_peers_train_on_their_accelerator(
         folder = prepare(plan, file, "r-1", tmp_path, now_s=1.0)
     first, _ = requests(folder)
     assert (first.config["emulated"], first.config["threads"]) == (False, 0)
+    assert (first.config["own_machine"], first.config["own_network"]) == (True, True)
     assert first.folders == {"code": str(folder / "code"), "wheels": str(folder / "wheels")}
     assert first.requirements == ("--find-links wheels", "orchtestonly", f"wheels/{made.name}", "six")
     assert [p.name for p in (folder / "wheels").iterdir()] == [made.name]
