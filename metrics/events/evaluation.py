@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from metrics.epochs.throughput import SwarmEpoch
 from metrics.readable import number
 
 LOWER_IS_BETTER: Mapping[str, bool] = {
@@ -93,6 +94,28 @@ def evaluations_of(rows: Iterable[Mapping[str, Any]] | None) -> list[Evaluation]
     for row in rows or ():
         by_epoch.setdefault(int(row["epoch"]), {})[str(row.get("vm"))] = row
     return [_evaluation(epoch, list(of.values())) for epoch, of in sorted(by_epoch.items())]
+
+
+def since_restart(rows: Iterable[Mapping[str, Any]], epochs: Sequence[SwarmEpoch]) -> list[Mapping[str, Any]]:
+    """Return the rows of meta's `evaluations` of the weights of `epochs`, those since training last started from scratch.
+
+    A row is of other weights if it is older than the epochs, or than the epoch of its number while its VM has no record
+    of that epoch: the epoch was trained again.
+    """
+    if not epochs:
+        return []
+    began_s = epochs[0].ended_s - (epochs[0].duration_s or 0.0)
+    by_number = {epoch.epoch: epoch for epoch in epochs}
+
+    def counts(row: Mapping[str, Any]) -> bool:
+        epoch, at_s = by_number.get(int(row["epoch"])), row.get("at_s")
+        if at_s is None:
+            return True
+        if epoch is None:
+            return float(at_s) >= began_s
+        return float(at_s) >= epoch.ended_s or any(p.vm == row.get("vm") for p in epoch.peers)
+
+    return [row for row in rows if counts(row)]
 
 
 def best_of(evaluations: Sequence[Evaluation], name: str) -> Best | None:
