@@ -110,8 +110,18 @@ def _float(amount: Decimal | None) -> float | None:
 
 
 def _accuracy(run: RunNumbers) -> float | None:
-    found = held_out(run.meta.evaluations)
+    found = held_out(run.evaluation_rows)
     return None if found is None else found.accuracy
+
+
+def _time_to_target_s(run: RunNumbers) -> float | None:
+    reached = run.curve.reached(run.target)
+    return None if reached is None else reached.trained_s
+
+
+def _usd_to_target(run: RunNumbers) -> float | None:
+    reached = run.curve.reached(run.target)
+    return None if reached is None else _float(reached.usd)
 
 
 _FIGURES = (
@@ -193,6 +203,11 @@ _FIGURES = (
     Figure("dropped_rounds", "dropped rounds", lower_is_better=True,
            of_run=_whole_run(lambda run: float(len(dropped_rounds(run.raw))))),
     Figure("accuracy", "held-out accuracy at the end", of_run=_whole_run(_accuracy)),
+    Figure("time_to_target_s", "time to reach the target", "s", lower_is_better=True, if_known=True,
+           meaning="training time until the held-out figure of `train.until.metric` was reached",
+           of_run=_whole_run(_time_to_target_s)),
+    Figure("usd_to_target", "cost to reach the target", "$", lower_is_better=True, if_known=True,
+           meaning="dollars of the run until then", of_run=_whole_run(_usd_to_target)),
     Figure("loss", "training loss", lower_is_better=True),
     Figure("heldout_loss", "held-out loss", lower_is_better=True),
 )  # fmt: skip
@@ -224,10 +239,14 @@ PAPER = (
 RUN_AGAINST_RUN = (
     "sps", "sps_epoch_mean", "granularity_of_means", "granularity", "calc_s", "comm_s", "overlapped_s", "epoch_s",
     "egress_bytes_per_vm_epoch", "intercontinental_bytes", "usd_per_1m", "usd_per_1m_samples", "total_usd", "samples",
-    "preemptions", "dropped_rounds", "accuracy",
+    "preemptions", "dropped_rounds", "accuracy", "time_to_target_s", "usd_to_target",
 )  # fmt: skip
 """What `orch compare` shows of runs next to each other, beside losses at equal samples."""
-OF_WHOLE_RUN = ("usd_per_1m_samples", "total_usd", "samples", "preemptions", "dropped_rounds", "accuracy")
+TO_TARGET = ("time_to_target_s", "usd_to_target")
+"""Those that runs have in common only if they have the same target."""
+OF_WHOLE_RUN = (
+    "usd_per_1m_samples", "total_usd", "samples", "preemptions", "dropped_rounds", "accuracy", *TO_TARGET,
+)  # fmt: skip
 """Those of them that are of the whole run, not of its measured epochs."""
 COUNTS_AND_SHARES = ("preemptions", "dropped_rounds", "accuracy")
 """Those whose difference is told, not their ratio."""

@@ -22,6 +22,20 @@ def number(value: float | None, digits: int = 4) -> str:
     return f"{value:,.0f}" if abs(value) >= 10**digits - 0.5 else f"{value:.{digits}g}"
 
 
+def duration(seconds: float | None) -> str:
+    """Format a duration: `8 s`, `3 min 20 s`, `2 h 5 min`."""
+    if seconds is None:
+        return "unknown"
+    whole = max(0, round(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        minutes, rest = divmod(whole, 60)
+        return f"{minutes} min {rest} s" if rest else f"{minutes} min"
+    hours, rest = divmod(whole // 60, 60)
+    return f"{hours} h {rest} min" if rest else f"{hours} h"
+
+
 def usd(amount: Decimal | float | str | None) -> str:
     """Format dollars: `$1,234.50`, below a dollar with up to four decimals (`$0.0897`, `$0.50`), `< $0.01` below a cent.
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, Protocol
 
 from cloud.prices.book import PriceBook, PriceBookError
@@ -20,8 +20,9 @@ from metrics.epochs.restarts import training
 from metrics.epochs.scaling import Scales, full_scale_epochs, full_scale_ingress_bytes
 from metrics.epochs.throughput import SwarmEpoch, swarm_epochs, throughput_epoch_mean
 from metrics.events.checkpoints import Checkpoints, checkpoints_of
-from metrics.events.evaluation import of_kept_epochs
+from metrics.events.evaluation import Evaluation, evaluations_of, of_kept_epochs
 from metrics.events.joins import Join, Price, join_costs
+from metrics.learning_curve import LearningCurve, Spending, Target, learning_curve
 from metrics.logged_rates import LoggedRate, paper_throughput
 from metrics.records import (
     SWARM_LOST,
@@ -89,6 +90,7 @@ class RunNumbers:
     lost_s: tuple[float, ...]  # unix: when every peer that trained was lost, from the journal
     # Of an imported run's monitor, the first epoch's included; else empty.
     logged_rates: tuple[LoggedRate, ...]
+    spending: Spending
 
     @classmethod
     def of(cls, store: Records) -> RunNumbers:
@@ -177,7 +179,30 @@ class RunNumbers:
             utilisation=tuple(sorted(store.records("utilisation"), key=lambda r: (r.vm, r.began_s))),
             lost_s=tuple(event.at_s for event in events if event.kind == SWARM_LOST),
             logged_rates=_logged_rates(meta.logs.epoch_rates, watched),
+            spending=Spending(
+                vms, epochs, egress, ingress, terms, first_trained_s(progress), last_epoch_of(meta)
+            ),
         )
+
+    @cached_property
+    def evaluation_rows(self) -> list[Mapping[str, Any]]:
+        """Rows of meta's `evaluations` of the weights of `raw`."""
+        return list(self.meta.evaluations)
+
+    @cached_property
+    def evaluations(self) -> list[Evaluation]:
+        """The evaluated epochs, ascending."""
+        return evaluations_of(self.evaluation_rows)
+
+    @cached_property
+    def curve(self) -> LearningCurve:
+        """The held-out figures over samples, time and dollars."""
+        return learning_curve(self.evaluations, self.raw, self.study, self.spending)
+
+    @property
+    def target(self) -> Target | None:
+        """The value of a held-out figure that the experiment is to reach."""
+        return Target.of(self.meta.document)
 
     def epoch_mean(self) -> Estimate | None:
         """Throughput as the paper computes it: mean of the monitor's logged rates, else of the measured epochs' rates."""

@@ -16,7 +16,7 @@ from metrics import tables
 from metrics.epochs.granularity import granularity_spread
 from metrics.epochs.throughput import SwarmEpoch, dropped_rounds, measured
 from metrics.events.bad_samples import bad_samples_of
-from metrics.events.evaluation import Evaluation, best_of, evaluations_of, held_out, heldout_given, names_of
+from metrics.events.evaluation import Evaluation, best_of, held_out, heldout_given, names_of
 from metrics.figures import FIGURES, SUMMARY
 from metrics.paper.comparison import compare
 from metrics.records import VmEnd
@@ -38,7 +38,7 @@ def summarise(store: Records | RunNumbers) -> dict[str, Any]:
     samples = sum(e.samples for e in run.study)
     total = run.bill.sum()
     ingress = list(run.ingress.values())
-    evaluated, evaluations = held_out(meta.evaluations), evaluations_of(meta.evaluations)
+    evaluated, evaluations = held_out(run.evaluation_rows), run.evaluations
     left_out = bad_samples_of(meta.bad_samples, run.slot)
     return {
         "schema_version": SUMMARY_VERSION,
@@ -97,6 +97,7 @@ def summarise(store: Records | RunNumbers) -> dict[str, Any]:
         "evaluation": dict(evaluations[-1].figures) if evaluations else None,
         "evaluation_best": _best(evaluations),
         "evaluations": tables.evaluations(run),
+        "target_reached": _target_reached(run),
         "heldout_given": heldout_given(meta.document),
         "bad_samples": None if left_out is None else left_out.to_json(),
         "published": compare(
@@ -125,6 +126,25 @@ def _best(evaluations: Sequence[Evaluation]) -> dict[str, dict[str, float | int]
     found = {name: best_of(evaluations, name) for name in names_of(evaluations)}
     return {
         name: None if one is None else {"value": one.value, "epoch": one.epoch} for name, one in found.items()
+    }
+
+
+def _target_reached(run: RunNumbers) -> dict[str, Any] | None:
+    """Return the experiment's target and what it took to reach it. None: it has none."""
+    target, reached = run.target, run.curve.reached(run.target)
+    if target is None:
+        return None
+    return {
+        "name": target.name,
+        "at_most": target.at_most,
+        "at_least": target.at_least,
+        "reached": reached is not None,
+        "epoch": reached and reached.epoch,
+        "value": reached and reached.figures[target.name],
+        "samples": reached and reached.samples,
+        "time_s": reached and reached.trained_s,
+        "usd": None if reached is None else _usd(reached.usd),
+        "usd_unknown": list(run.curve.unknown) if reached is not None and reached.usd is None else [],
     }
 
 

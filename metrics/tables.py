@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from metrics.epochs.throughput import samples_until
-from metrics.events.evaluation import evaluations_of
 from metrics.figures import EPOCH, FIGURES
 from metrics.records import UtilisationRecord
 from metrics.run import Records, RunNumbers
@@ -49,7 +48,8 @@ def evaluations(store: Records | RunNumbers) -> list[dict[str, Any]]:
     """Return one row per evaluated epoch.
 
     Columns: epoch, at_s (unix), peers (that evaluated it), samples (held-out ones), raw_trained_samples (trained on up to
-    then; None: the records of an epoch are missing), figures ({name: value}).
+    then; None: the records of an epoch are missing), figures ({name: value}), trained_samples, trained_s and usd (see
+    `metrics.learning_curve.CurvePoint`).
     """
     run = _run(store)
     trained = samples_until(run.raw)
@@ -61,8 +61,11 @@ def evaluations(store: Records | RunNumbers) -> list[dict[str, Any]]:
             "samples": one.samples,
             "raw_trained_samples": trained.get(one.epoch),
             "figures": dict(one.figures),
+            "trained_samples": at.samples,
+            "trained_s": at.trained_s,
+            "usd": None if at.usd is None else float(at.usd),
         }
-        for one in evaluations_of(run.meta.evaluations)
+        for one, at in zip(run.evaluations, run.curve.points, strict=True)
     ]
 
 

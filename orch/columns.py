@@ -140,6 +140,9 @@ FRAMES: dict[str, tuple[Column, ...]] = {
             _NUMBER,
             "samples trained on up to then, as measured; NaN: an epoch has no record",
         ),
+        Column("trained_samples", _NUMBER, "the same at full scale"),
+        Column("trained_s", _NUMBER, "seconds from the start of the training to the end of the epoch"),
+        Column("usd", _NUMBER, "dollars spent until then, start-up included; NaN: unknown (numbers.md)"),
         Column(
             "figure",
             _TEXT,

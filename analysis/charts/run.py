@@ -238,23 +238,59 @@ def learning(rows: Sequence[Row], accuracy: float | None) -> Figure:
     return figure
 
 
-def evaluation(rows: Sequence[Row]) -> Figure:
-    """Draw each held-out figure by epoch, one panel per figure. `rows`: epoch, figure, value."""
+def evaluation(rows: Sequence[Row], target: Row | None = None) -> Figure:
+    """Draw each held-out figure over samples, time and dollars: one row of panels per figure.
+
+    `rows`: epoch, figure, value, trained_samples, trained_s, usd. An axis of which nothing is known is left out; without
+    any of the three, the figures are drawn by epoch. `target`: name, at_most, at_least; drawn as a dashed line.
+    """
     from matplotlib.figure import Figure as New
 
     names = list(dict.fromkeys(str(row["figure"]) for row in rows))
-    figure = New(figsize=(WIDTH_IN, 2.2 * len(names) + 0.4))
-    epochs = [row["epoch"] for row in rows]
-    for k, (axes, name) in enumerate(
-        zip(figure.subplots(len(names), 1, squeeze=False)[:, 0], names, strict=True)
-    ):
-        points = [(row["epoch"], row["value"]) for row in rows if row["figure"] == name]
-        axes.plot(*zip(*points, strict=True), marker="o", markersize=4, color=PALETTE[k % len(PALETTE)])
-        axes.set_xlim(min(epochs) - 0.5, max(epochs) + 0.5)
-        axes.set_ylabel(name)
-        axes.set_xlabel("hivemind epoch")
-        axes.xaxis.get_major_locator().set_params(integer=True)
+    axes_of = [axis for axis in _curve_axes(rows) if any(row[axis[0]] is not None for row in rows)]
+    axes_of = axes_of or [("epoch", 1.0, "hivemind epoch")]
+    figure = New(figsize=(WIDTH_IN, 2.3 * len(names) + 0.4))
+    places = figure.subplots(len(names), len(axes_of), squeeze=False, sharex="col", sharey="row")
+    for k, (line, name) in enumerate(zip(places, names, strict=True)):
+        bound = None if target is None or target["name"] != name else _bound(target)
+        for axes, (column, unit, label) in zip(line, axes_of, strict=True):
+            known = [row for row in rows if row["figure"] == name and row[column] is not None]
+            points = [(row[column] / unit, row["value"]) for row in known]
+            if points:
+                axes.plot(
+                    *zip(*points, strict=True), marker="o", markersize=4, color=PALETTE[k % len(PALETTE)]
+                )
+            if bound is not None:
+                axes.axhline(bound, color=PALETTE[5], linewidth=1.2, linestyle="--", label="target")
+            axes.set_xlabel(label)
+            _few_ticks(axes.xaxis, column)
+        line[0].set_ylabel(name)
+        if bound is not None:
+            line[0].legend(loc="best", fontsize=8)
     return figure
+
+
+def _curve_axes(rows: Sequence[Row]) -> list[tuple[str, float, str]]:
+    """Return the x axes of learning curves: the column, what its values are divided by, the label."""
+    longest_s = max((row["trained_s"] for row in rows if row["trained_s"] is not None), default=0.0)
+    unit_s, unit = next(((s, u) for s, u in ((3600.0, "h"), (60.0, "min")) if longest_s >= 2 * s), (1.0, "s"))
+    return [
+        ("trained_samples", 1.0, "samples trained on"),
+        ("trained_s", unit_s, f"training time ({unit})"),
+        ("usd", 1.0, "dollars spent"),
+    ]
+
+
+def _few_ticks(axis: Any, column: str) -> None:
+    from matplotlib.ticker import EngFormatter, MaxNLocator
+
+    axis.set_major_locator(MaxNLocator(4, integer=column == "epoch"))
+    if column == "trained_samples":
+        axis.set_major_formatter(EngFormatter(sep=""))
+
+
+def _bound(target: Row) -> float:
+    return target["at_least"] if target["at_most"] is None else target["at_most"]
 
 
 def comparison(rows: Sequence[Row]) -> Figure:

@@ -11,13 +11,16 @@ target batch apart; they are never interpolated. Counts are of samples actually 
 
 Figures on held-out data are those of the last evaluation of each run. The better value is marked for names with a known
 meaning (`metrics.events.evaluation.LOWER_IS_BETTER`), if both runs were evaluated on the same samples.
+
+Runs with the same target (`train.until.metric`), evaluated on the same samples, are ranked by the time and the dollars it
+took to reach it.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from analysis.compare.configuration import Configuration, configuration, differing, same_keys
@@ -28,7 +31,8 @@ from experiments.study_file.baseline import LOSSES
 from metrics.epochs.granularity import granularity_of_means, granularity_of_means_values
 from metrics.epochs.throughput import measured
 from metrics.events.evaluation import LOWER_IS_BETTER
-from metrics.figures import COUNTS_AND_SHARES, FIGURES, OF_WHOLE_RUN, RUN_AGAINST_RUN
+from metrics.figures import COUNTS_AND_SHARES, FIGURES, OF_WHOLE_RUN, RUN_AGAINST_RUN, TO_TARGET
+from metrics.learning_curve import Target
 from metrics.provenance import RanOn, host_mark, origin_mark
 from metrics.run import RunNumbers
 from metrics.stats import Estimate, t_interval_half
@@ -81,6 +85,7 @@ class OwnRun:
     )
     host_counts: bool = False  # the user asked to judge runs on a busy host too
     held_out: HeldOutFigures | None = None  # None: not evaluated
+    goal: Target | None = None  # the value of a held-out figure that it was to reach
 
     @property
     def origin(self) -> str:
@@ -162,8 +167,31 @@ class Differences:
 
     @property
     def figures(self) -> tuple[str, ...]:
-        """The figures that at least one run has."""
-        return tuple(key for key in RUN_AGAINST_RUN if any(key in run.figures for run in self.runs))
+        """The figures that at least one run has; what it took to reach a target only if all have the same one."""
+        left_out = TO_TARGET if self.why_not_ranked else ()
+        return tuple(
+            key
+            for key in RUN_AGAINST_RUN
+            if key not in left_out and any(key in run.figures for run in self.runs)
+        )
+
+    @property
+    def why_not_ranked(self) -> str:
+        """Why the runs cannot be ranked by what it took to reach a target; "" if they can."""
+        goal = self.first.goal
+        if any(run.goal != goal for run in self.runs):
+            return "the runs have different targets (train.until.metric)"
+        if goal is None:
+            return "the runs have no target (train.until.metric)"
+        unlike = (one for one in self.held_out() if one.figure == goal.name and one.why)
+        return next((f"{one.run_id}: {one.why}" for one in unlike), "")
+
+    def ranking(self, key: str) -> tuple[OwnRun, ...]:
+        """The runs that reached the common target, by a figure of TO_TARGET, least first; () if it is not comparable."""
+        if self.why_not_ranked:
+            return ()
+        known = [run for run in self.runs if key in run.figures]
+        return tuple(sorted(known, key=lambda run: run.figures[key].estimate.value))
 
     def figure(self, key: str, run: OwnRun) -> FigureDifference:
         """Compare a figure of a run with the first run's."""
@@ -249,6 +277,7 @@ def own_run(read: ReadRun, include_contended: bool = False) -> OwnRun:
         curves=curves,
         host_counts=include_contended,
         held_out=_last_evaluation(run),
+        goal=run.target,
     )
 
 
@@ -322,6 +351,12 @@ def differences_document(found: Differences | None) -> dict[str, Any] | None:
             for one in found.held_out()
         ],
         "not_evaluated": [{"run_id": run_id, "why": why} for run_id, why in found.unevaluated()],
+        "target": None
+        if found.first.goal is None or found.why_not_ranked
+        else {
+            **asdict(found.first.goal),
+            **{key: [r.run_id for r in found.ranking(key)] for key in TO_TARGET},
+        },
     }
 
 

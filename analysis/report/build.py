@@ -229,9 +229,12 @@ def _evaluation(summary: dict[str, Any], rows: list[dict[str, Any]], files: Figu
     """The held-out figures: the last and the best of each; curves if more than one epoch was evaluated."""
     title = "Evaluation on held-out data"
     lead = "Figures of the task's evaluation, means over the peers that evaluated the epoch."
+    lead += content.target_line(summary)
     html = table(content.evaluation_table(summary), "Held-out figures", text=["figure", "better is"])
     if len({row["epoch"] for row in rows}) > 1:
-        return files.section("evaluation", title, lead, rows, figures.evaluation(rows), html)
+        lead += content.curve_note(summary)
+        drawn = figures.evaluation(rows, summary["target_reached"])
+        return files.section("evaluation", title, lead, rows, drawn, html)
     files.table("evaluation", rows)
     download = '<p class="soft">Download the numbers: <a href="evaluation.csv">CSV</a>.</p>'
     return Section(title, f"{lead} One epoch was evaluated.", html=html + download)

@@ -11,7 +11,8 @@ from cloud.targets import target_of
 from metrics.events.evaluation import LOWER_IS_BETTER, accuracy_words, evaluation_words, figure_words
 from metrics.figures import FIGURES, PAPER, Figure, headlines
 from metrics.host_load import describe_host
-from metrics.readable import few, number, size, usd
+from metrics.learning_curve import target_name, target_words
+from metrics.readable import duration, few, number, size, usd
 from metrics.records import EpochRecord, UtilisationRecord
 from metrics.run import RunNumbers
 from metrics.traffic import CLASS_WORDS
@@ -104,6 +105,7 @@ def cards(summary: Summary) -> list[Card]:
             f"VMs {usd(cost['vm_usd'])}, egress {usd(cost['egress_usd'])}, data {usd(cost['data_usd'])}",
         ),
         *_held_out_cards(summary),
+        *_target_cards(summary),
         Card(
             "Dropped rounds",
             str(summary["dropped_rounds"]),
@@ -128,6 +130,17 @@ def _held_out_cards(summary: Summary) -> list[Card]:
             more += f"; best {figure_words(name, best['value'])} after epoch {best['epoch']}"
         found.append(Card(f"Held-out {name}", figure_words(name, value), more))
     return found
+
+
+def _target_cards(summary: Summary) -> list[Card]:
+    """The card of what it took to reach the experiment's target."""
+    target = summary["target_reached"]
+    if target is None:
+        return []
+    if not target["reached"]:
+        return [Card("Target", "not reached", target_name(target))]
+    more = f"{usd(target['usd'])} of the run; {target_name(target)}, after epoch {target['epoch']}"
+    return [Card("Time to reach the target", duration(target["time_s"]), more)]
 
 
 def evaluation_table(summary: Summary) -> list[dict[str, Any]]:
@@ -157,6 +170,9 @@ def evaluation_rows(summary: Summary) -> list[dict[str, Any]]:
             "epoch": one["epoch"],
             "at_s": one["at_s"],
             "raw_trained_samples": one["raw_trained_samples"],
+            "trained_samples": one["trained_samples"],
+            "trained_s": one["trained_s"],
+            "usd": one["usd"],
             "peers": one["peers"],
             "heldout_samples": one["samples"],
             "figure": name,
@@ -165,6 +181,26 @@ def evaluation_rows(summary: Summary) -> list[dict[str, Any]]:
         for one in summary["evaluations"]
         for name, value in one["figures"].items()
     ]
+
+
+def target_line(summary: Summary) -> str:
+    """Say what it took to reach the experiment's target; "" without one."""
+    target = summary["target_reached"]
+    if target is None:
+        return ""
+    return f" {target_words(target)}."
+
+
+def curve_note(summary: Summary) -> str:
+    """Explain the axes of the learning curves, and why one is missing."""
+    note = (
+        " Samples, time and dollars are those until the end of the evaluated epoch, at full scale: time since training began, "
+        "dollars of the whole run."
+    )
+    rows = summary["evaluations"]
+    if all(row["usd"] is None for row in rows):
+        note += f" Dollars are unknown: {few(summary['cost']['unknown']) or 'the evaluated epochs have no record'}."
+    return note
 
 
 def task_table(summary: Summary) -> list[dict[str, Any]]:

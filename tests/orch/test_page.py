@@ -38,6 +38,7 @@ def test_a_duration_or_amount_ends_with_its_unit(name: str):
         "samples",
         "raw_samples",
         "raw_trained_samples",
+        "trained_samples",
         "lost_samples",
         "loss",
         "granularity",

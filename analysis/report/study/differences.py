@@ -13,7 +13,8 @@ from analysis.compare.rows import Row
 from analysis.report.page import Card, Section, table
 from analysis.report.study.sections import Drawn
 from metrics.events.evaluation import figure_words
-from metrics.figures import FIGURES, OF_WHOLE_RUN
+from metrics.figures import FIGURES, OF_WHOLE_RUN, TO_TARGET
+from metrics.readable import duration, usd
 from metrics.stats import Estimate
 
 _RULE = (
@@ -31,7 +32,12 @@ HELD_OUT_RULE = (
 )
 _TIMES = 5  # from this ratio on, percentages are hard to read
 _SMALL = 0.001  # a difference below it needs more digits than one
-_HEADLINES = (("sps", "Fastest"), ("usd_per_1m_samples", "Cheapest"))
+_HEADLINES = (
+    ("sps", "Fastest"),
+    ("usd_per_1m_samples", "Cheapest"),
+    ("time_to_target_s", "First to reach the target"),
+    ("usd_to_target", "Cheapest to reach the target"),
+)
 
 
 def run_table(found: Differences) -> list[Row]:
@@ -167,6 +173,36 @@ def held_out_table(found: Differences) -> list[Row]:
     return rows
 
 
+def ranking_lines(found: Differences) -> list[str]:
+    """Return the runs in the order of what it took to reach their common target, a sentence each; [] without one."""
+    goal = found.first.goal
+    if goal is None or not found.others:
+        return []
+    if found.why_not_ranked:
+        return [f"Not ranked by what it took to reach a target: {found.why_not_ranked}."]
+    lines: list[str] = []
+    for key, what, words in (("usd_to_target", "dollars", usd), ("time_to_target_s", "time", duration)):
+        ranked = found.ranking(key)
+        if ranked:
+            places = (
+                f"{n}. {found.names[run.run_id]} ({words(run.figures[key].estimate.value)})"
+                for n, run in enumerate(ranked, 1)
+            )
+            lines.append(f"By {what} to reach {goal}: {', '.join(places)}.")
+    missed = [
+        found.names[run.run_id] for run in found.runs if not any(key in run.figures for key in TO_TARGET)
+    ]
+    if missed:
+        lines.append(f"The target, {goal}, was not reached by {', '.join(missed)}.")
+    priced = {run.run_id for run in found.ranking("usd_to_target")}
+    unpriced = [
+        found.names[run.run_id] for run in found.ranking("time_to_target_s") if run.run_id not in priced
+    ]
+    if unpriced:
+        lines.append(f"Dollars to reach the target are unknown: {', '.join(unpriced)}.")
+    return lines
+
+
 def figure_notes(found: Differences) -> list[str]:
     """Return the rule for noise, the meaning of the marks, and why noise is unknown, a sentence each."""
     if not found.others:
@@ -291,7 +327,7 @@ def difference_cards(found: Differences) -> list[Card]:
     """Return the headlines: the fastest and the cheapest run, and how many keys of the configuration differ."""
     cards: list[Card] = []
     for key, title in _HEADLINES if found.others else ():
-        known = [run for run in found.runs if key in run.figures]
+        known = [run for run in found.runs if key in run.figures and key in found.figures]
         if len(known) < 2:
             continue
         best = min if FIGURES[key].lower_is_better else max
@@ -326,7 +362,7 @@ def difference_sections(found: Differences) -> list[Section]:
     if keys:
         runs += table(keys, "Keys with different values; -: the run does not have the key", text=columns)
     figures = table(figure_table(found, found.others), "Figures at full scale", text=["figure", "noise"])
-    figures += _paragraphs(figure_notes(found))
+    figures += _paragraphs([*ranking_lines(found), *figure_notes(found)])
     if losses := loss_table(found):
         figures += table(losses, "Losses after equally many samples", text=["loss", "run", "note"])
         figures += _paragraphs(loss_notes(found))

@@ -91,9 +91,9 @@ def _compare(
 
     Runs are compared with the first one: the keys of the configuration that differ; each figure with its interval,
     the difference, and whether that is beyond the noise between epochs; the losses after equally many samples; the figures
-    on held-out data at the end. --report
-    draws the curves. `orch ls` lists the runs of this machine. The figures of the paper follow only if it published
-    one of the experiments.
+    on held-out data at the end. Runs with the same target (train.until.metric) are ranked by the time and the dollars it
+    took to reach it. --report draws the curves. `orch ls` lists the runs of this machine. The figures of the paper follow
+    only if it published one of the experiments.
 
     Beside the paper, each figure is shown as published, as replayed from the paper's logs, and as measured by the run
     ("emulated", whatever the run ran on: see the column ON and "origin"). An unfinished study is compared as far as it
@@ -146,7 +146,9 @@ def _compare(
       "losses": [{"figure", "run_id", "value", "samples", "against", "against_samples",
       "difference", "why"}], "evaluation" (held-out figures at the end that the run and the first
       one have): [{"figure", "run_id", "value", "against", "difference", "better": bool or null,
-      "why"}], "not_evaluated" (the others): [{"run_id", "why"}]}}
+      "why"}], "not_evaluated" (the others): [{"run_id", "why"}], "target" (null: none in common):
+      {"name", "at_most", "at_least", "time_to_target_s": [run_id] (those that reached it, the first
+      one first), "usd_to_target": [run_id]}}}
     Unknown values are null; figures are at full scale. CSV has a row for each run and figure, beside
     the paper, and one with "against" for each figure of a run against the first one.
     """
@@ -265,6 +267,7 @@ def _difference_lines(found: Differences) -> list[str]:
         held_out_table,
         loss_notes,
         loss_table,
+        ranking_lines,
         run_table,
     )
 
@@ -283,6 +286,7 @@ def _difference_lines(found: Differences) -> list[str]:
     lines += [
         "",
         *([_table_text(figures)] if len(found.others) < 2 else runs_wide(figures, 2)),
+        *ranking_lines(found),
         *figure_notes(found),
     ]
     if losses := loss_table(found):

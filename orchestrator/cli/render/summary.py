@@ -16,6 +16,7 @@ from experiments.schema.limits import Limits
 from metrics.events.evaluation import accuracy_words, evaluation_words
 from metrics.figures import headlines
 from metrics.host_load import describe_host
+from metrics.learning_curve import target_words
 from metrics.readable import size, usd
 from orchestrator.cli.render.output import Format, rows_text
 from orchestrator.cli.render.words import (
@@ -149,6 +150,7 @@ def summary_lines(summary: Mapping[str, Any], report: str | None) -> list[str]:
         ("per 1M samples", usd(summary.get("usd_per_1m_samples"))),
         ("loss", f"{number(loss.get('first'))} to {number(loss.get('last'))}"),
         *_held_out_rows(summary),
+        *_target_rows(summary),
     ]
     rows += _spot_rows(summary)
     published = summary.get("published")
@@ -171,6 +173,12 @@ def _held_out_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     if others:
         rows.append(("held-out", evaluation_words(others)))
     return rows
+
+
+def _target_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The row on the experiment's target, if it has one."""
+    target = summary.get("target_reached")
+    return [] if target is None else [("target", target_words(target))]
 
 
 def _spot_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from cloud.targets import target_of
+from metrics.readable import duration as duration
 
 
 def clock(at_s: float | None) -> str:
@@ -17,20 +18,6 @@ def clock(at_s: float | None) -> str:
 def counted(count: int, what: str) -> str:
     """Format a count: `1 peer`, `2 peers`."""
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
-
-
-def duration(seconds: float | None) -> str:
-    """Format a duration: `8 s`, `3 min 20 s`, `2 h 5 min`."""
-    if seconds is None:
-        return "unknown"
-    whole = max(0, round(seconds))
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        minutes, rest = divmod(whole, 60)
-        return f"{minutes} min {rest} s" if rest else f"{minutes} min"
-    hours, rest = divmod(whole // 60, 60)
-    return f"{hours} h {rest} min" if rest else f"{hours} h"
 
 
 def number(value: float | None) -> str:

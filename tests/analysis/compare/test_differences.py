@@ -36,9 +36,11 @@ from analysis.report.study.differences import (
     held_out_table,
     loss_notes,
     loss_table,
+    ranking_lines,
 )
+from metrics.learning_curve import Target
 from metrics.provenance import RanOn
-from metrics.stats import mean_interval, quotient_spread, ratio_interval, ratio_values
+from metrics.stats import Estimate, mean_interval, quotient_spread, ratio_interval, ratio_values
 from metrics.summary import summarise
 
 
@@ -371,3 +373,71 @@ def test_curves_have_a_panel_for_each_loss_and_rate_and_a_line_for_each_run():
         [[100, 200]] * 2,
         [[2, 3]] * 2,
     ]
+
+
+LOSS = Target("loss", at_most=1.5)
+
+
+def to_target(run_id: str, seconds: float | None, usd: float | None, **changes: object) -> OwnRun:
+    """A run that reached the target after so many seconds and dollars. None: unknown."""
+    values = {"time_to_target_s": seconds, "usd_to_target": usd}
+    figures = {key: ComparedFigure(Estimate(v, None, None, 1)) for key, v in values.items() if v is not None}
+    end = HeldOutFigures({"loss": 1.4}, 9, 900.0, 90, "s3://b/h.tar")
+    known = {"experiment": run_id, "figures": figures, "goal": LOSS, "held_out": end}
+    return a_run(run_id, **known | changes)
+
+
+def test_runs_with_the_same_target_are_ranked_by_what_it_took_to_reach_it():
+    runs = Differences(
+        (
+            to_target("a", 90.0, 3.0),
+            to_target("b", 60.0, 5.0),
+            to_target("c", None, None),
+            to_target("d", 70.0, None),
+        )
+    )
+    assert ranking_lines(runs) == [
+        "By dollars to reach loss of at most 1.5: 1. a ($3.00), 2. b ($5.00).",
+        "By time to reach loss of at most 1.5: 1. b (1 min), 2. d (1 min 10 s), 3. a (1 min 30 s).",
+        "The target, loss of at most 1.5, was not reached by c.",
+        "Dollars to reach the target are unknown: d.",
+    ]
+    rows = {row["figure"]: row for row in figure_table(runs, runs.others)}
+    assert rows["cost to reach the target, $"]["b"] == "5 (+66.7% ?)"
+    assert rows["time to reach the target, s"]["c"] == "unknown"
+    cards = {card.name: card.value for card in difference_cards(runs)}
+    assert cards["First to reach the target"] == "60 s"
+    assert cards["Cheapest to reach the target"] == "$3"
+    document = differences_document(runs)
+    assert document is not None
+    assert document["target"] == {
+        "name": "loss", "at_most": 1.5, "at_least": None,
+        "time_to_target_s": ["b", "d", "a"], "usd_to_target": ["a", "b"],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"goal": Target("loss", at_most=1.4)}, "the runs have different targets (train.until.metric)"),
+        ({"goal": None}, "the runs have different targets (train.until.metric)"),
+        (
+            {"held_out": HeldOutFigures({"loss": 1.4}, 9, 900.0, 80, "s3://b/h.tar")},
+            "b: other held-out samples: 80 and 90 of them",
+        ),
+        ({"model": "another"}, "b: another model: another and digits"),
+    ],
+)
+def test_runs_are_not_ranked_by_different_targets(changes: dict[str, object], why: str):
+    runs = Differences((to_target("a", 90.0, 3.0), to_target("b", 60.0, 5.0, **changes)))
+    assert ranking_lines(runs) == [f"Not ranked by what it took to reach a target: {why}."]
+    assert runs.figures == ()
+    assert runs.ranking("usd_to_target") == ()
+    document = differences_document(runs)
+    assert document is not None
+    assert document["target"] is None
+
+
+def test_runs_without_a_target_are_not_ranked():
+    runs = Differences((to_target("a", None, None, goal=None), to_target("b", None, None, goal=None)))
+    assert ranking_lines(runs) == []

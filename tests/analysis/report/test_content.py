@@ -179,3 +179,20 @@ def test_the_task_is_named_with_its_settings_and_whose_step_times_these_are(tmp_
 def test_a_model_of_the_catalogue_has_no_task(run: RunNumbers):
     assert summarise(run)["task"] is None
     assert content.task_table(summarise(run)) == []
+
+
+def test_a_target_that_was_not_reached_or_whose_dollars_are_unknown(tmp_path: Path):
+    rows = [*rows_of(2, 1.4), *rows_of(4, 1.2)]
+    train = {"name": "mine", "train": {"until": {"metric": {"name": "loss", "at_most": 1.3}}}}
+    summary = evaluated(tmp_path, rows, experiment=train, price_book=None)
+    line = content.target_line(summary)
+    assert line.startswith(" The target, loss of at most 1.3, was reached after epoch 4: 131,072 samples, ")
+    assert line.endswith("dollars unknown (no price book).")
+    assert content.curve_note(summary).endswith(" Dollars are unknown: no price book.")
+    cards = {card.name: card for card in content.cards(summary)}
+    assert cards["Time to reach the target"].more == "unknown of the run; loss of at most 1.3, after epoch 4"
+    (tmp_path / "other").mkdir()
+    train["train"]["until"]["metric"] = {"name": "wer", "at_least": 0.5}
+    summary = evaluated(tmp_path / "other", rows, experiment=train)
+    assert content.target_line(summary) == " The target, wer of at least 0.5, was not reached."
+    assert {card.name: card.value for card in content.cards(summary)}["Target"] == "not reached"

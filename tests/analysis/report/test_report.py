@@ -58,6 +58,8 @@ def test_held_out_figures_have_curves_once_two_epochs_were_evaluated(page: Path,
     ]
     with RunStore.open_writer(tmp_path / "run.db") as store:
         store.set_meta("evaluations", rows)
+        metric = {"name": "loss", "at_most": 1.6}
+        store.set_meta("experiment", {"name": "mine", "train": {"until": {"metric": metric}}})
     built = build(tmp_path)
     with (built.parent / "evaluation.csv").open() as file:
         found = [
@@ -73,9 +75,13 @@ def test_held_out_figures_have_curves_once_two_epochs_were_evaluated(page: Path,
     drawn = (built.parent / "evaluation.svg").read_text()
     assert ">loss</text>" in drawn
     assert ">wer</text>" in drawn
+    for axis in ("samples trained on", "training time (min)", "dollars spent", "target"):
+        assert f">{axis}</text>" in drawn
     html = built.read_text()
     assert 'aria-label="Evaluation on held-out data"' in html
     assert "One epoch was evaluated." not in html
+    assert "The target, loss of at most 1.6, was reached after epoch 2: 65,536 samples, " in html
+    assert '<div class="name">Time to reach the target</div>' in html
 
 
 def test_timeline_begins_at_the_launch_and_marks_the_loss_of_all_peers(tmp_path: Path):
