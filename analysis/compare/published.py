@@ -44,6 +44,9 @@ class ComparedRun:
     target: str | None = None  # a name of `cloud.targets`
     is_emulated: bool | None = None
     scales: Mapping[str, float] | None = None  # bytes, time, samples; None: unknown, or not scaled
+    evaluation: Figures | None = (
+        None  # figures on held-out data after the last evaluated epoch; None: not evaluated
+    )
 
     @property
     def origin(self) -> str:
@@ -168,6 +171,7 @@ def compare_document(
                 "target": row.target,
                 "origin": row.origin,
                 "scales": None if row.scales is None else dict(row.scales),
+                "evaluation": None if row.evaluation is None else dict(row.evaluation),
             }
             for row in rows
         ],

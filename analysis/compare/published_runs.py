@@ -17,6 +17,7 @@ from experiments.schema.errors import SpecError
 from experiments.study_file.basis import Basis, paper_basis
 from metrics.epochs.throughput import dropped_rounds
 from metrics.figures import compared_figure
+from metrics.tables import evaluations
 
 LOOPBACK = "loopback: no distance"
 """Why a run on loopback is neither ranked nor judged."""
@@ -55,6 +56,7 @@ def compared_run(
         target=run.meta.target,
         is_emulated=run.meta.emulated,
         scales=row.ran.scales,
+        evaluation=evaluated[-1]["figures"] if (evaluated := evaluations(run)) else None,
     )
 
 

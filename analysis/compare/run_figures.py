@@ -23,6 +23,7 @@ from metrics.host_load import describe_host
 from metrics.paper.run import published_run
 from metrics.run import RunNumbers
 from metrics.stats import Estimate
+from metrics.tables import evaluations
 from metrics.traffic import traffic
 
 COST_KINDS: dict[str, str] = {
@@ -98,6 +99,9 @@ class StudyRun:
     tbs: int | None = None
     scales: Scales = field(default_factory=Scales)
     too_busy: str = ""  # why the emulating machine was too busy; "": it was not
+    evaluation: Mapping[str, Any] | None = (
+        None  # the last row of `metrics.tables.evaluations`; None: not evaluated
+    )
 
     @property
     def family(self) -> str:
@@ -168,6 +172,7 @@ def study_run(row: RunRow, run: RunNumbers, paper_book: PriceBook | None = None)
         tbs=row.tbs,
         scales=run.terms.scales,
         too_busy=describe_host(meta.host.to_json()) if meta.host and meta.host.contended else "",
+        evaluation=next(reversed(evaluations(run)), None),
     )
 
 

@@ -1,4 +1,7 @@
-"""The files of a new experiment: its YAML, and what its task needs beside it."""
+"""The files of a new experiment: its YAML, and what its task needs beside it.
+
+Besides one template for all kinds of tasks there are those of the paper's trainings, for rented VMs and one's own data.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +28,14 @@ class TaskKind(StrEnum):
     causal_lm = "causal-lm"
     speech_recognition = "speech-recognition"
     python = "python"
+
+
+class PaperTraining(StrEnum):
+    """The trainings that the paper measured, on real data: experiments/templates."""
+
+    imagenet_c8 = "imagenet-c8"
+    wikipedia_mlm_c8 = "wikipedia-mlm-c8"
+    whisper_a8 = "whisper-a8"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +77,21 @@ def experiment_files(kind: TaskKind, name: str) -> dict[str, bytes]:
 def file_names(kind: TaskKind, name: str) -> tuple[str, ...]:
     """Return the names of the files that `experiment_files` makes, without making them."""
     return (f"{name}.yaml", *_CONTENTS[kind].beside)
+
+
+def training_files(training: PaperTraining, name: str, bucket: str) -> dict[str, bytes]:
+    """Return the files of one of the paper's trainings by name. `bucket`: of its data, or bucket/prefix.
+
+    The tokenizer is a stand-in with which the experiment can be planned.
+    """
+    text = Template(_template(f"{training}.yaml")).substitute(name=name, bucket=bucket)
+    beside = {file: make() for file, make in _BESIDE[training].items()}
+    return {f"{name}.yaml": text.encode(), **beside}
+
+
+def training_file_names(training: PaperTraining, name: str) -> tuple[str, ...]:
+    """Return the names of the files that `training_files` makes, without making them."""
+    return (f"{name}.yaml", *_BESIDE[training])
 
 
 def name_of_folder(folder: str) -> str:
@@ -179,4 +205,10 @@ _CONTENTS = {
     TaskKind.python: _Content(
         "a task of your own", _PYTHON, "digits", 512, 32, 0.005, 10, {"task.py": _task_file}
     ),
+}
+
+_BESIDE: Mapping[PaperTraining, Mapping[str, Callable[[], bytes]]] = {
+    PaperTraining.imagenet_c8: {},
+    PaperTraining.wikipedia_mlm_c8: {_TOKENIZER_FILE: _stdlib_tokenizer},
+    PaperTraining.whisper_a8: {_TOKENIZER_FILE: _speech_tokenizer},
 }

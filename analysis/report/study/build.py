@@ -26,7 +26,7 @@ from analysis.report.study.differences import (
     long_rows,
 )
 from analysis.report.study.expectations import expected_section
-from analysis.report.study.held_out import accuracy_section
+from analysis.report.study.held_out import accuracy_section, evaluation_rows, evaluation_section
 from analysis.report.study.options import gain_cards, gain_section
 from analysis.report.study.sections import AGAINST_PEERS, Drawn, sections
 from analysis.report.study.terms import terms
@@ -113,6 +113,9 @@ def build(
             )
     if compared and compared.accuracy:
         shown.append(accuracy_section(compared.accuracy))
+    if not (compared and compared.differences) and (evaluated := evaluation_section(runs)):
+        shown.append(evaluated)
+        files.table("held-out", evaluation_rows(runs))
     if compared and compared.gains and compared.gains.verdicts:
         shown.append(expected_section(compared.gains.verdicts))
     with figure_style(), warnings.catch_warnings():

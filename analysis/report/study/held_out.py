@@ -1,14 +1,88 @@
-"""The comparison of held-out accuracies as text lines and as a section of the study report."""
+"""Held-out figures in the study report: those of any name at the end of each run, and the comparison of accuracies."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from analysis.compare.accuracy import APART, AccuracyComparison, HeldOutRun, Side
+from analysis.compare.published import ComparedRun
+from analysis.compare.rows import Row
+from analysis.compare.run_figures import StudyRun
 from analysis.report.page import Section, table
+from metrics.events.evaluation import figure_words
 from metrics.provenance import all_marks
+from metrics.readable import few
+
+_IN_OTHER_TABLES = ("loss", "accuracy")
+
+
+def evaluation_table(runs: Sequence[ComparedRun]) -> list[Row]:
+    """Return one line per run: its held-out figures at the end. [] if there are none but loss and accuracy."""
+    names = list(dict.fromkeys(name for run in runs for name in run.evaluation or ()))
+    if not set(names).difference(_IN_OTHER_TABLES):
+        return []
+    return [
+        {"held-out": run.experiment, "run": run.run_id, **_figure_cells(names, run.evaluation or {})}
+        for run in runs
+    ]
+
+
+def evaluation_rows(runs: Sequence[StudyRun]) -> list[Row]:
+    """Return one row per run and held-out figure at the end of the run, as in the file `held-out.csv`."""
+    return [
+        {
+            "name": run.name,
+            "run": run.run_id,
+            "model": run.model,
+            "epoch": one["epoch"],
+            "samples_trained_raw": one["raw_trained_samples"],
+            "heldout_samples": one["samples"],
+            "figure": name,
+            "value": value,
+        }
+        for run in runs
+        if (one := run.evaluation) is not None
+        for name, value in one["figures"].items()
+    ]
+
+
+def evaluation_section(runs: Sequence[StudyRun]) -> Section | None:
+    """Return the section with the figures of each run's last evaluation, by name; None if no run was evaluated."""
+    evaluated = [run for run in runs if run.evaluation is not None]
+    if not evaluated:
+        return None
+    names = list(dict.fromkeys(row["figure"] for row in evaluation_rows(evaluated)))
+    rows: list[Row] = []
+    for run in evaluated:
+        one = run.evaluation or {}
+        trained = one["raw_trained_samples"]
+        rows.append(
+            {
+                "run": run.name,
+                "model": run.model,
+                "epoch": one["epoch"],
+                "after samples": None if trained is None else f"{trained:,.0f}",
+                "held-out samples": one["samples"],
+                **_figure_cells(names, one["figures"]),
+            }
+        )
+    lead = (
+        "Of each run's last evaluation, after the samples that it actually trained on. Figures of one name are comparable if "
+        "the runs were evaluated on the same data."
+    )
+    others = [run.name for run in runs if run.evaluation is None and run.origin in ("own", "emulated")]
+    if others:
+        lead += f" Not evaluated: {few(others, 6, ', ')}."
+    html = table(
+        rows, "Held-out figures at the end of the runs; -: not one of the run's", text=("run", "model")
+    )
+    return Section("Held-out figures", lead, html=html)
+
+
+def _figure_cells(names: Sequence[str], figures: Mapping[str, float | None]) -> dict[str, str]:
+    return {name: figure_words(name, figures[name]) if name in figures else "-" for name in names}
 
 
 def accuracy_lines(found: AccuracyComparison | None) -> list[str]:

@@ -117,7 +117,8 @@ def _compare(
       "emulated": {same}, "replayed": {same} or null, "host_contended", "dropped_rounds",
       "attempts", "target": "local"|"loopback"|"sky"|"imported", "origin": "emulated"|"loopback"|
       "rented"|"rented, padded"|"logs"|"not emulated"|"unknown", "scales": {"bytes", "time",
-      "samples"} or null}], "kendall_tau" (of sps, over the runs that count), "compared",
+      "samples"} or null, "evaluation" (held-out figures at the end): {name: value} or null}],
+      "kendall_tau" (of sps, over the runs that count), "compared",
       "checks": [{"scope": "each"|"median"|"study", "experiment", "run_id", "figure", "low",
       "high", "found", "inside"}], "whole" (false: limits on medians and the study are not
       judged), "left_out" (rows not judged): [{"experiment", "run_id",
@@ -199,7 +200,7 @@ def comparison_text(study: str | None, compared: Compared, form: Format, wide: b
     from analysis.report.study.comparison import study_checks, unlike_published
     from analysis.report.study.differences import AGAINST_COLUMNS, against_rows
     from analysis.report.study.expectations import expected_lines
-    from analysis.report.study.held_out import accuracy_lines
+    from analysis.report.study.held_out import accuracy_lines, evaluation_table
     from analysis.report.study.options import GAIN_COLUMNS, gain_long_rows, gain_notes, gain_table
 
     if form in (Format.json, Format.yaml):
@@ -242,6 +243,8 @@ def comparison_text(study: str | None, compared: Compared, form: Format, wide: b
     lines += unlike_published(compared) if compared.differences else []
     lines += [f"{name}: {why}" for name, why in (compared.missing or {}).items()]
     lines += accuracy_lines(compared.accuracy)
+    if compared.differences is None and (evaluated := evaluation_table(compared.rows)):
+        lines += ["", _table_text(evaluated)]
     return "\n".join(lines) + "\n"
 
 

@@ -28,6 +28,7 @@ from analysis.compare.rows import (
     unknown_rows,
 )
 from analysis.compare.run_figures import Link, StudyRun, distinct, series_of, spread_of
+from analysis.report.study.held_out import evaluation_rows, evaluation_section
 from cloud.prices.book import PriceBook, load
 from experiments.catalog import published_runs
 from metrics.stats import Estimate
@@ -99,6 +100,31 @@ def test_what_was_not_measured_is_listed_with_the_reason():
         ("granularity", "communication time"), "comm_s and granularity are null: no VM's log"
     )
     assert phase_rows([run]) == []
+
+
+def test_held_out_figures_of_any_name_are_in_the_report_of_a_study():
+    text = {
+        "epoch": 3,
+        "raw_trained_samples": 1200.0,
+        "samples": 64,
+        "figures": {"loss": 1.5, "nats_per_byte": 1.4},
+    }
+    sound = {"epoch": 2, "raw_trained_samples": None, "samples": None, "figures": {"loss": 0.5, "wer": 0.25}}
+    runs = [
+        a_run("CV A-2", evaluation=text),
+        a_run("CV A-3", evaluation=sound),
+        a_run("CV A-4", origin="own"),
+        a_run("CV A-5", origin="log"),
+    ]
+    section = evaluation_section(runs)
+    assert section is not None
+    assert section.lead.endswith("Not evaluated: CV A-4.")
+    assert "<td>1,200</td><td>64</td><td>1.5</td><td>1.4</td><td>-</td></tr>" in section.html
+    assert "<td>unknown</td><td>unknown</td><td>0.5</td><td>-</td><td>0.25</td></tr>" in section.html
+    assert [(row["name"], row["figure"], row["value"]) for row in evaluation_rows(runs)] == [
+        ("CV A-2", "loss", 1.5), ("CV A-2", "nats_per_byte", 1.4), ("CV A-3", "loss", 0.5), ("CV A-3", "wer", 0.25),
+    ]  # fmt: skip
+    assert evaluation_section(runs[2:]) is None
 
 
 def test_granularity_beside_calculation_and_communication_is_their_ratio():

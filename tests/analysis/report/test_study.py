@@ -56,7 +56,8 @@ def figures_of(page: Path) -> dict[str, list[str]]:
     """Figure's name: the kinds of its files."""
     found: dict[str, list[str]] = {}
     for path in sorted(page.with_name(f"{page.stem}_files").iterdir()):
-        found.setdefault(path.stem, []).append(path.suffix)
+        if path.name != "held-out.csv":  # a table without a figure
+            found.setdefault(path.stem, []).append(path.suffix)
     return found
 
 

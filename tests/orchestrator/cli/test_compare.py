@@ -248,7 +248,16 @@ def test_held_out_accuracies_are_compared(study: str, own_home: Path, capsys: py
     assert "geo-b2  mean 0.9300, standard deviation 0.0265, n 3 (0.9100, 0.9200, 0.9600)" in shown
     assert "pooled standard deviation 0.0235: less than 2 of them (0.0469)" in shown
     assert run(["compare", *MadeRuns.made, "-o", "json"]) == 0
-    assert _json(capsys)["accuracy"] is None
+    found = _json(capsys)
+    assert found["accuracy"] is None
+    assert found["rows"][0]["evaluation"] == {"loss": 0.2, "accuracy": 0.9}
+    assert "HELD-OUT" not in shown  # loss and accuracy are in other tables
+    with RunStore.open_writer(own_home / "runs" / MadeRuns.made[0] / "run.db") as store:
+        store.set_meta("evaluations", [{**store.meta("evaluations")[0], "metrics": {"wer": 0.25}}])
+    assert run(["compare", "s"]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["HELD-OUT", "RUN", "LOSS", "ACCURACY", "WER"] in lines
+    assert ["CV", "A-2", "s1", MadeRuns.made[0], "0.2", "90.0%", "0.25"] in lines
 
 
 def test_runs_are_compared_by_name_and_drawn_on_a_page(

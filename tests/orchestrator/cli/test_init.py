@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from cloud.datasets import stdlib
+from experiments.catalog import models
 from experiments.parse.load import load
+from experiments.tasks.settings import read_settings
 from experiments.tasks.tokenizer_file import TokenizerFile
 from orchestrator.cli.app import run
-from orchestrator.first_steps.templates import TaskKind, name_of_folder
+from orchestrator.first_steps.templates import PaperTraining, TaskKind, name_of_folder
 
 FILES = {
     "image-classification": ["mine.yaml"],
@@ -58,6 +61,51 @@ def test_what_is_written_is_a_valid_experiment(
         "gcp/europe-west1/europe-west1-b",
     ]
     assert run(["validate", "mine.yaml", "--on", "local"]) == 0
+
+
+@pytest.mark.parametrize("training", PaperTraining)
+def test_the_papers_trainings_can_be_planned_before_the_data_are_there(
+    training: PaperTraining, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    said = json.dumps(
+        {"parameters": 1000, "shapes": [[[1000], 1]]}
+    )  # building a model of this size takes long
+    done = subprocess.CompletedProcess(list[str](), 0, said, "")
+    monkeypatch.setattr("orchestrator.launch.task_facts.subprocess.run", lambda *_, **__: done)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "x")
+    monkeypatch.setenv("ORCH_HOME", str(folder / "home"))
+    assert run(["init", "--template", training, "--bucket", "s3://my-bucket/data/"]) == 0
+    assert f"orch plan {training}.yaml --on sky" in capsys.readouterr().err
+    spec = load(f"{training}.yaml")
+    assert spec.data.shards.startswith("s3://my-bucket/data/")
+    assert spec.task is not None
+    assert read_settings(str(spec.task.name), spec.task.settings).model_name in models()
+    assert sum(group.count for group in spec.peers) == 8
+    assert run(["validate", f"{training}.yaml", "--on", "sky"]) == 0
+    capsys.readouterr()
+    assert run(["plan", f"{training}.yaml", "--on", "sky"]) in (0, 3)  # 3: this machine cannot rent
+    out = capsys.readouterr().out
+    assert "in the experiment:" not in out
+    assert "reserve at most $" in out
+    assert all(len(line) <= 132 for line in Path(f"{training}.yaml").read_text().splitlines())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--template", "imagenet-c8"], "is missing: --template imagenet-c8 reads your own data"),
+        (["--bucket", "b"], "is only for --template"),
+        (["--template", "whisper-a8", "--bucket", "a b"], "is no bucket or bucket/prefix"),
+        (["--template", "whisper-a8", "--bucket", "bucket", "--task", "python"], "the template has a task"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(
+    arguments: list[str], says: str, folder: Path, capsys: pytest.CaptureFixture[str]
+):
+    assert run(["init", *arguments]) == 2
+    assert says in " ".join(capsys.readouterr().err.split())
+    assert written(folder) == []
 
 
 @pytest.mark.parametrize("kind", TaskKind)
