@@ -199,7 +199,7 @@ class LocalCloud:
             self._kill()
         if not guardian.reap(self._run_folder):
             raise TransientError(f"{self._folder}: the emulated cloud does not end; try again")
-        if (self._folder / "options.json").exists():
+        if (self._run_folder / "vms").is_dir():  # otherwise nothing can be stored
             keep_from_store(self._folder)
         remove_store(self._folder)
         # A VM's disk goes with the VM, except for its logs.

@@ -16,7 +16,7 @@ from metrics.store.database import RunStore
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
-EVERY, LAST = 2, 12
+EVERY, LAST = 2, 8
 
 
 def statuses(run: Running, generation: int) -> dict[str, dict[str, Any]]:
@@ -31,7 +31,7 @@ def test_all_peers_lost_at_once(clean_home: Path, tmp_path: Path, monkeypatch: p
     assert made.returncode == 0, made.stderr
     run = Running(
         clean_home, str(tmp_path / "mine.yaml"), f"--set=measure.epochs={LAST - 1}", f"--set=checkpoint.every_epochs={EVERY}",
-        "--set=swarm.matchmaking_time_s=1",
+        "--set=swarm.matchmaking_time_s=1", "--set=data.shards=s3://digits/train-{000000..000003}.tar",
     )  # fmt: skip
     try:
         wait_for(

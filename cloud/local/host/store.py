@@ -106,8 +106,9 @@ def keep_from_store(cloud_folder: Path) -> None:
     """
     from cloud.storage.swift import SwiftServer
 
-    data, options = cloud_folder / "swift", LocalOptions.load(cloud_folder / "options.json").store
-    if not options.keep or not data.is_dir():
+    data = cloud_folder / "swift"
+    options = LocalOptions.load(cloud_folder / "options.json").store if data.is_dir() else StoreOptions()
+    if not options.keep:
         return
     report = functools.partial(write_json, cloud_folder / "store" / KEPT_FILE)
     try:
