@@ -30,7 +30,7 @@ _RESERVED = frozenset(
         "configargparse", "dateutil", "filelock", "fsspec", "functorch", "google", "grpc", "grpc_tools", "hf_xet",
         "huggingface_hub", "idna", "isympy", "jinja2", "jmespath", "licensing", "markupsafe", "mmh3", "morphys", "mpmath",
         "msgpack", "multibase", "multicodec", "multihash", "netaddr", "networkx", "packaging", "prefetch_generator",
-        "pycparser", "pydantic_core", "regex", "requests", "s3transfer", "scipy", "setuptools", "six", "sortedcontainers",
+        "pycparser", "pydantic_core", "pynvml", "regex", "requests", "s3transfer", "scipy", "setuptools", "six", "sortedcontainers",
         "sympy", "torchgen", "tqdm", "typing_extensions", "typing_inspection", "urllib3", "uvloop", "varint", "yaml",
     }
     | sys.stdlib_module_names

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from pathlib import Path
 
 import pytest
 from running import Running, orch
 
 from metrics.records import PHASES
+from metrics.store.database import RunStore
+from metrics.utilisation import busy
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
@@ -40,6 +43,7 @@ def test_launch_to_report(clean_home: Path):
         page = Path(orch("report", "latest").stdout.strip())
         assert page.read_text().count("<svg") >= 5
         _check_step_logs(run.folder)
+        _check_utilisation(run.folder)
         _check_export(run.run_id, clean_home.parent)
     finally:
         run.close()
@@ -70,3 +74,23 @@ def _check_step_logs(folder: Path) -> None:
         phases = {p: sum(s[f"{p}_s"] for s in steps) for p in PHASES}
         assert sum(phases.values()) == pytest.approx(wall, rel=0.01)
         assert phases["other"] < 0.02 * wall
+
+
+def _check_utilisation(folder: Path) -> None:
+    """Each VM's processes, memory and network were read, at less than 0.2 % of a core."""
+    with RunStore.open_reader(folder / "run.db") as store:
+        rows = store.records("utilisation")
+    logs = sorted(folder.glob("vms/*/peer.log"))
+    assert {row.vm for row in rows} == {log.parent.name for log in logs}
+    for log in logs:
+        own = [row for row in rows if row.vm == log.parent.name]
+        assert {row.scope for row in own} == {"peer"}
+        assert own[0].memory_bytes is not None
+        used = busy(own)
+        assert used is not None
+        assert used.cpu_mean is not None
+        assert 0 < used.cpu_mean < 1
+        assert used.sent_peak_bytes_per_s is not None
+        assert used.sent_peak_bytes_per_s > 10_000  # an averaging round
+        (cost,) = re.findall(r"utilisation was read \d+ times, at ([\d.]+) % of a core", log.read_text())
+        assert float(cost) < 0.2

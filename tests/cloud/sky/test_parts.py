@@ -311,7 +311,11 @@ def test_requirements_are_pinned_to_the_controllers_own_versions():
     pins = dict(line.split("==") for line in requirements().splitlines())
     assert pins["hivemind"] == version("hivemind")
     assert pins["torch"] == version("torch").partition("+")[0]
-    assert not [name for name in pins if name.startswith("nvidia") or name in ("ray", "skypilot")]
+    assert not [
+        name
+        for name in pins.keys() - {"nvidia-ml-py"}
+        if name.startswith("nvidia") or name in ("ray", "skypilot")
+    ]
 
 
 def test_a_vm_gets_every_package_that_its_program_imports():
@@ -350,7 +354,7 @@ def test_no_file_of_a_task_may_replace_a_package_of_the_peer():
     modules = {module for module, names in provided if pins.intersection(map(canonicalize_name, names))}
     assert len(modules) > 50
     named = {module for module in modules if module.isidentifier() and not module.startswith("_")}
-    assert named - _RESERVED == set()
+    assert named - _RESERVED == {"example"} & named  # that of nvidia-ml-py: nothing imports it
 
 
 @pytest.mark.parametrize(("accelerator", "gpu"), [("T4:1", "GPU=T4"), ("CPU:4", "GPU=no")])
