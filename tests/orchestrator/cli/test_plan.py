@@ -65,9 +65,7 @@ def test_every_experiment_of_the_library_is_planned_without_network_or_credentia
 
 @pytest.mark.usefixtures("no_network")
 def test_a_vm_without_a_price_is_planned_as_unknown(capsys: pytest.CaptureFixture[str]):
-    elsewhere = (
-        "peers.us.resources.infra=gcp/europe-west1/europe-west1-b"  # CPU:1 has a price in us-central1 only
-    )
+    elsewhere = "peers.us.resources.infra=gcp/europe-west6/europe-west6-a"  # CPU:1 has no price there
     assert run(["launch", ALONE, "--on", "sky", "--dry-run", "-o", "json", "--set", elsewhere]) == 0
     plan = json.loads(capsys.readouterr().out)
     (peer,) = plan["peers"]
