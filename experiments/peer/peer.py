@@ -123,6 +123,7 @@ def assemble(config: PeerConfig, folder: Path, temporary: Path, status: Status) 
     opener = open_shards(config, folder / "cache", partial(status.warn, "cache"))
     task = build_runner(with_stored_files(config, folder, opener.open))
     status.set(ran=task.ran)
+    task.precision.warn = partial(status.warn, "precision")
     heldout = held_out(config, opener, task, partial(status.left_out, "heldout"))
     if heldout is not None:
         heldout.check()

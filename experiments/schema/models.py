@@ -219,6 +219,11 @@ class Swarm(_Section):
     schedule: RateSchedule | None = Field(
         default=None, description="How the learning rate changes. Default: it stays. See the section below."
     )
+    precision: Literal["fp32", "bf16", "fp16"] = Field(
+        default="fp32",
+        description="Precision in which models calculate their loss and its gradients (torch.autocast). Weights, averaged "
+        "gradients and the optimizer stay in fp32. fp16 has a loss scale.",
+    )
     clip_norm: float | None = Field(
         default=None,
         gt=0,
