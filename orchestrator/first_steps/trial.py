@@ -215,6 +215,7 @@ def _config(spec: ExperimentSpec, code: TaskCode | None, folder: Path, batch_siz
         schedule={} if swarm.schedule is None else swarm.schedule.as_mapping(spec.measure.all_epochs),
         clip_norm=swarm.clip_norm,
         precision=swarm.precision,
+        gradient_checkpointing=swarm.gradient_checkpointing,
         matchmaking_time_s=swarm.matchmaking_time_s,
         averaging_timeout_s=swarm.averaging_timeout_s,
         next_chunk_timeout_s=0.0,

@@ -96,6 +96,18 @@ class TaskRunner:
             )
         return [*groups, {"params": list(self._ballast)}] if len(self._ballast) else groups
 
+    def checkpoint_gradients(self) -> None:
+        """Let the model calculate activations again in the backward pass instead of keeping them. Raises TaskError."""
+        enable = getattr(self.model, "gradient_checkpointing_enable", None)
+        if enable is None or not getattr(self.model, "supports_gradient_checkpointing", True):
+            raise TaskError(
+                f"task {self.ran}: its model, a {type(self.model).__name__}, has no gradient checkpointing "
+                "(gradient_checkpointing_enable, as models of transformers have); remove swarm.gradient_checkpointing"
+            )
+        with self._explained("gradient_checkpointing_enable"):
+            # the other variant gives no gradients where no input of a block requires one, as with frozen embeddings
+            enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+
     def start_digest(self) -> str:
         """A short digest (16 hex digits) of all parameters and buffers: equal on peers that built the same model."""
         digest = hashlib.sha256()
@@ -244,6 +256,13 @@ def build_runner(config: PeerConfig) -> TaskRunner:
 
     Raises TaskError, PeerConfigError if it cannot run, ModelSizeError if `parameters` is too small.
     """
+    runner = _build_runner(config)
+    if config.gradient_checkpointing:
+        runner.checkpoint_gradients()
+    return runner
+
+
+def _build_runner(config: PeerConfig) -> TaskRunner:
     pipeline = pipeline_at(config.pipeline) if config.pipeline else None
     if config.task is not None:
         return _build_task(config, config.task, pipeline)
