@@ -64,7 +64,7 @@ def plain_rate(config_path: Path) -> float:
             with padding.to(config.forward_s):
                 loss = task.loss(batch)
             with padding.to(config.backward_s):
-                (loss / steps).backward()
+                task.backward(loss / steps)
         rule.apply(epoch + 1)
         optimizer.step()
         optimizer.zero_grad(set_to_none=False)

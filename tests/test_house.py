@@ -13,7 +13,7 @@ import pytest
 from cloud.local.options import LocalOptions
 from cloud.targets import SKY
 from experiments.catalog import models
-from experiments.schema.models import Data, Optimizer, Swarm
+from experiments.schema.models import Data
 from orchestrator.cli.app import run
 from orchestrator.launch.local_store import READABLE
 
@@ -296,8 +296,6 @@ def test_there_is_one_install_line():
 def test_what_the_readme_says_orch_does_not_do_is_still_so():
     readme = (ROOT / "README.md").read_text()
     box = re.sub(r"\n>? *", " ", readme.partition("## What orch does not do\n\n")[2].partition("\n\n")[0])
-    assert "*Mixed precision.*" in box
-    assert "precision" not in {*Swarm.model_fields, *Optimizer.model_fields}
     assert "RoBERTa and Whisper are emulated there, or trained as a `task`" in box
     assert READABLE["image-classification"][0] == Data.model_fields["dataset"].default == "digits"
     untrained = [name for name, model in models().items() if model.kind not in ("vision", "digits")]

@@ -67,6 +67,8 @@ class PeerConfig:
     plain: bool = False  # a plain torch loop without averaging; this is the only peer
     # {"kind": ..., "epochs": ..., ...} of experiments.learning_rate.RateSchedule; empty: the rate stays
     schedule: Mapping[str, Any] = field(default_factory=dict)
+    precision: str = "fp32"  # "fp32" | "bf16" | "fp16"
+    gradient_checkpointing: bool = False  # activations are calculated again in the backward pass
     clip_norm: float | None = None  # maximum L2 norm of the averaged gradient
     # the user's own task; None: what `model` names
     task: Mapping[str, Any] | None = None  # {"call": "module:function", "with": {...}, "sha256": ...}

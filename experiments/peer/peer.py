@@ -145,6 +145,7 @@ def assemble(config: PeerConfig, folder: Path, temporary: Path, status: Status) 
     config = with_stored_files(config, folder, opener.open)
     task = build_runner(config)
     status.set(ran=task.ran)
+    task.precision.warn = partial(status.warn, "precision")
     heldout = held_out(config, opener, task, partial(status.left_out, "heldout"))
     if heldout is not None:
         heldout.check()

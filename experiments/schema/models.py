@@ -227,6 +227,16 @@ class Swarm(_Section):
     schedule: RateSchedule | None = Field(
         default=None, description="How the learning rate changes. Default: it stays. See the section below."
     )
+    precision: Literal["fp32", "bf16", "fp16"] = Field(
+        default="fp32",
+        description="Precision in which models calculate their loss and its gradients (torch.autocast). Weights, averaged "
+        "gradients and the optimizer stay in fp32. fp16 has a loss scale.",
+    )
+    gradient_checkpointing: bool = Field(
+        default=False,
+        description="true: the activations of a model's blocks are calculated again in the backward pass instead of being kept, "
+        "which takes less memory and more time. For tasks whose model is one of transformers.",
+    )
     clip_norm: float | None = Field(
         default=None,
         gt=0,

@@ -214,6 +214,8 @@ def lone_config(spec: ExperimentSpec, code: TaskCode | None, folder: Path, batch
         optimizer=swarm.optimizer.as_mapping(),
         schedule={} if swarm.schedule is None else swarm.schedule.as_mapping(spec.measure.all_epochs),
         clip_norm=swarm.clip_norm,
+        precision=swarm.precision,
+        gradient_checkpointing=swarm.gradient_checkpointing,
         matchmaking_time_s=swarm.matchmaking_time_s,
         averaging_timeout_s=swarm.averaging_timeout_s,
         next_chunk_timeout_s=0.0,
@@ -455,7 +457,9 @@ def _saved(
         again = build_runner(config)
         saving.load_weights(again.task, folder / saving.WEIGHTS_FILE)
     else:
-        again = TaskRunner(saving.load(folder), runner.device, runner.ran, config.batch_size)
+        again = TaskRunner(
+            saving.load(folder), runner.device, runner.ran, config.batch_size, precision=config.precision
+        )
     found = again.evaluate(batches)
     for name in sorted({*metrics, *found}):
         before, after = metrics.get(name, math.nan), found.get(name, math.nan)

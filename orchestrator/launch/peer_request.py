@@ -208,6 +208,8 @@ def peer_config(
         optimizer=swarm.optimizer.as_mapping(),
         schedule={} if swarm.schedule is None else swarm.schedule.as_mapping(spec.measure.all_epochs),
         clip_norm=swarm.clip_norm,
+        precision=swarm.precision,
+        gradient_checkpointing=swarm.gradient_checkpointing,
         matchmaking_time_s=matchmaking_s,
         averaging_timeout_s=_averaging_timeout_s(
             swarm.averaging_timeout_s / c, emulation, emulated, matchmaking_s

@@ -45,6 +45,8 @@ def clip(parameters: Iterable[torch.nn.Parameter], clip_norm: float) -> None:
     not make peers differ. The ballast of emulated models adds nothing, since its gradients are zero.
     """
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    if not gradients:
+        return
     norms = torch.stack([torch.linalg.vector_norm(gradient, dtype=torch.float64) for gradient in gradients])
     norm = math.hypot(*norms.tolist())  # one copy from the device
     if norm > clip_norm:

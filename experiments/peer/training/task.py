@@ -20,6 +20,7 @@ from experiments.peer.config import PeerConfig, PeerConfigError
 from experiments.peer.training.decoding import WorkerEndedError
 from experiments.peer.training.digits_task import DigitsTask
 from experiments.peer.training.emulated_model import DIGITS, ballast, build_emulated
+from experiments.peer.training.precision import Precision
 from experiments.peer.training.tensors import map_tensors
 from experiments.pipeline.errors import PipelineError
 from experiments.pipeline.load import pipeline_at
@@ -56,12 +57,14 @@ class TaskRunner:
         *,
         pipeline: Pipeline | None = None,
         ballast: nn.ParameterList | None = None,
+        precision: str = "fp32",
     ) -> None:
         """`ran`: what is reported as trained. `pipeline`: replaces those of the task, also for held-out samples.
 
-        `ballast`: parameters that are averaged like the model's, but never used.
+        `ballast`: parameters that are averaged like the model's, but never used. `precision`: see `Precision`.
         """
         self.device, self.ran = device, ran
+        self.precision = Precision(precision, device)
         self.pipeline = pipeline or task.pipeline
         self.heldout_pipeline: Pipeline = pipeline or getattr(task, "heldout_pipeline", None) or task.pipeline
         self._task, self._batch_size = task, batch_size
@@ -70,6 +73,7 @@ class TaskRunner:
         self._bad_in_a_row = 0
         with self._explained("the model"):
             self.model = task.model.to(device).train()
+        self._trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
 
     @property
     def task(self) -> Task:
@@ -102,6 +106,18 @@ class TaskRunner:
         yield from self.model.parameters()
         yield from self.model.buffers()
 
+    def checkpoint_gradients(self) -> None:
+        """Let the model calculate activations again in the backward pass instead of keeping them. Raises TaskError."""
+        enable = getattr(self.model, "gradient_checkpointing_enable", None)
+        if enable is None or not getattr(self.model, "supports_gradient_checkpointing", True):
+            raise TaskError(
+                f"task {self.ran}: its model, a {type(self.model).__name__}, has no gradient checkpointing "
+                "(gradient_checkpointing_enable, as models of transformers have); remove swarm.gradient_checkpointing"
+            )
+        with self._explained("gradient_checkpointing_enable"):
+            # the other variant gives no gradients where no input of a block requires one, as with frozen embeddings
+            enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+
     def start_digest(self) -> str:
         """A short digest (16 hex digits) of all parameters and buffers: equal on peers that built the same model."""
         digest = hashlib.sha256()
@@ -131,7 +147,7 @@ class TaskRunner:
 
     def loss(self, batch: Batch) -> torch.Tensor:
         """The loss of a moved batch, checked to be a scalar with a gradient."""
-        with self._explained("loss"):
+        with self._explained("loss"), self.precision.autocast():
             loss: Any = self._task.loss(batch)
         if not isinstance(loss, torch.Tensor):
             raise TaskError(f"task {self.ran}: loss gives a {type(loss).__name__}, not a tensor")
@@ -145,12 +161,12 @@ class TaskRunner:
                 f"task {self.ran}: the loss has no gradient; compute it with the model's parameters, without "
                 "detach(), item() or torch.no_grad()"
             )
-        return loss
+        return loss if loss.dtype.itemsize >= 4 else loss.float()  # a scaled loss may be too large for fp16
 
-    def backward(self, loss: torch.Tensor) -> None:
-        """Add the loss's gradients to the parameters' .grad."""
+    def backward(self, loss: torch.Tensor) -> bool:
+        """Add the loss's gradients to the parameters' .grad; returns whether they were added (`Precision.backward`)."""
         with self._explained("the backward pass"):
-            loss.backward()
+            return self.precision.backward(loss, self._trained)
 
     def check_loss(self, loss: float, samples: Sequence[tuple[str, str]]) -> bool:
         """Whether the loss is finite. Raises TaskError after `_BAD_LOSSES` in a row that are not.
@@ -169,6 +185,7 @@ class TaskRunner:
             raise TaskError(
                 f"task {self.ran}: the loss was not a finite number (now {loss}) {self._bad_in_a_row} times in a row, "
                 f"with samples {named}{f' and {more} others (all in peer.log)' if more > 0 else ''}; "
+                f"{'set swarm.precision: bf16, ' if self.precision.name == 'fp16' else ''}"
                 "lower optimizer.lr, or correct the loss or these samples"
             )
         return False
@@ -183,7 +200,7 @@ class TaskRunner:
         """Evaluate batches that have not been moved. Figures that are not finite are left out: unknown."""
         self.model.eval()
         try:
-            with self._explained("evaluate"):
+            with self._explained("evaluate"), self.precision.autocast():
                 found: Any = self._task.evaluate(map(self.move, batches))
                 figures = {str(name): float(value) for name, value in found.items()}
         finally:
@@ -254,13 +271,27 @@ def build_runner(config: PeerConfig, rank: int = 0) -> TaskRunner:
 
     Raises TaskError, PeerConfigError if it cannot run, ModelSizeError if `parameters` is too small.
     """
+    runner = _build_runner(config, rank)
+    if config.gradient_checkpointing:
+        runner.checkpoint_gradients()
+    return runner
+
+
+def _build_runner(config: PeerConfig, rank: int) -> TaskRunner:
     pipeline = pipeline_at(config.pipeline) if config.pipeline else None
     if config.task is not None:
         return _build_task(config, config.task, pipeline, rank)
     if config.emulated or config.model in DIGITS:
         ran = "digits" if config.model in DIGITS else f"digits (emulates {config.model})"
         made = build_emulated(config.parameters, config.seed, config.matrices if config.emulated else ())
-        return TaskRunner(DigitsTask(made), torch.device("cpu"), ran, config.batch_size, pipeline=pipeline)
+        return TaskRunner(
+            DigitsTask(made),
+            torch.device("cpu"),
+            ran,
+            config.batch_size,
+            pipeline=pipeline,
+            precision=config.precision,
+        )
     try:
         network = build_model(config.model, config.seed)
     except TaskError as error:
@@ -271,7 +302,14 @@ def build_runner(config: PeerConfig, rank: int = 0) -> TaskRunner:
             f"use one of {', '.join(VISION)}, or emulate it"
         )
     task = DigitsTask(network, _IMAGE_SIDE)
-    return TaskRunner(task, _device(config, rank), config.model, config.batch_size, pipeline=pipeline)
+    return TaskRunner(
+        task,
+        _device(config, rank),
+        config.model,
+        config.batch_size,
+        pipeline=pipeline,
+        precision=config.precision,
+    )
 
 
 def _build_task(
@@ -285,7 +323,9 @@ def _build_task(
         own = sum(parameter.numel() for parameter in task.model.parameters() if parameter.requires_grad)
         rest = ballast(config.parameters, own, config.matrices)
     device = torch.device("cpu") if config.emulated else _device(config, rank)
-    return TaskRunner(task, device, ran, config.batch_size, pipeline=pipeline, ballast=rest)
+    return TaskRunner(
+        task, device, ran, config.batch_size, pipeline=pipeline, ballast=rest, precision=config.precision
+    )
 
 
 def _device(config: PeerConfig, rank: int) -> torch.device:

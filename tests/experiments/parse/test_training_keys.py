@@ -1,4 +1,4 @@
-"""`swarm.schedule` and `swarm.clip_norm`: from the file to a peer's config, and what they cannot be."""
+"""`swarm.schedule`, `swarm.clip_norm` and `swarm.precision`: from the file to a peer's config, and what they cannot be."""
 
 from __future__ import annotations
 
@@ -18,6 +18,12 @@ def one_problem(*changes: str) -> str:
         load(NAME, list(changes))
     (problem,) = caught.value.problems
     return f"{problem.path}: {problem.message}"
+
+
+def test_every_precision_is_one_of_the_peers() -> None:
+    task = pytest.importorskip("experiments.peer.training.precision")
+    assert get_args(schema.Swarm.model_fields["precision"].annotation) == tuple(task._TYPES)
+    assert load(NAME).swarm.precision == "fp32"
 
 
 def test_no_experiment_of_the_library_has_them() -> None:
@@ -57,3 +63,4 @@ def test_a_warm_up_that_never_ends_is_refused() -> None:
 def test_impossible_values() -> None:
     assert "swarm.schedule.kind" in one_problem("swarm.schedule={kind: step}")
     assert "swarm.clip_norm" in one_problem("swarm.clip_norm=0")
+    assert "swarm.precision" in one_problem("swarm.precision=fp8")
