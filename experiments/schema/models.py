@@ -23,6 +23,7 @@ from experiments.averaging.records import AveragingMethod
 from experiments.averaging.single_peer import SINGLE_PEER
 from experiments.schema import fields as f
 from experiments.schema.limits import Limits
+from experiments.schema.train import Train
 from experiments.tasks.settings import SETTINGS
 
 DIGITS = "digits"
@@ -403,6 +404,9 @@ class ExperimentSpec(_Section):
         Field(description="Groups of peers.")
     )
     measure: Measure = Field(default_factory=Measure)
+    train: Train | None = Field(
+        default=None, description="When the training ends, besides after the epochs of `measure`."
+    )
     budget_usd: f.Usd | None = Field(
         default=None, description="Budget of the run in dollars. Spending stops before it would be exceeded."
     )

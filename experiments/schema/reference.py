@@ -9,6 +9,7 @@ from pydantic_core import PydanticUndefined
 
 from experiments.schema import models as schema
 from experiments.schema.limits import Limits
+from experiments.schema.train import Train, Until, UntilMetric
 
 _HEAD = """# The experiment file
 
@@ -66,6 +67,9 @@ _SECTIONS: tuple[tuple[str, type[Any]], ...] = (
     ("peers[].resources, peers[].any_of[]", schema.Resources),
     ("peers[].replace", schema.Replace),
     ("measure", schema.Measure),
+    ("train", Train),
+    ("train.until", Until),
+    ("train.until.metric", UntilMetric),
     ("limits", Limits),
     ("emulation", schema.Emulation),
     ("emulation.preempt", schema.Preempt),

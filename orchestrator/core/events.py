@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Literal
 
+from orchestrator.core.until import Trained as Trained
+
 MONITOR = "monitor"  # name of the first monitor's VM and of its folder; the next one is "monitor-1"
 
 Refusal = Literal["no_capacity", "quota", "credentials", "invalid", "transient", "ambiguous"]
@@ -97,7 +99,18 @@ class RunComplete:
     now_s: float
 
 
-Event = Tick | Requested | OfferRefused | Observed | Missing | Silent | Spending | StopWanted | RunComplete
+Event = (
+    Tick
+    | Requested
+    | OfferRefused
+    | Observed
+    | Missing
+    | Silent
+    | Spending
+    | Trained
+    | StopWanted
+    | RunComplete
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,8 +91,9 @@ def _compare(
 
     Runs are compared with the first one: the keys of the configuration that differ; each figure with its interval,
     the difference, and whether that is beyond the noise between epochs; the losses after equally many samples; the figures
-    on held-out data at the end. Runs with the same target (train.until.metric) are ranked by the time and the dollars it
-    took to reach it. --report draws the curves. `orch ls` lists the runs of this machine. The figures of the paper follow only if it published
+    on held-out data at the end. Runs with the same target (train.until.metric) are ranked by the time and the
+    dollars it took to reach it. --report
+    draws the curves. `orch ls` lists the runs of this machine. The figures of the paper follow only if it published
     one of the experiments.
 
     Beside the paper, each figure is shown as published, as replayed from the paper's logs, and as measured by the run
