@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Literal
 
-ORDER_S = 10.0  # within which orders reach all peers: written, published by the monitor, and looked up
+# Within which orders reach all peers: written, stored by the monitor on the nodes it reaches, and looked up by the others,
+# which do so every 16 s (docs/averaging.md).
+ORDER_S = 20.0
 
 Goal = Literal["metric", "samples", "time_s", "usd"]
 

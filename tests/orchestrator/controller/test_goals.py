@@ -64,10 +64,10 @@ def test_evaluations_of_lost_weights_reach_nothing(tmp_path: Path):
 
 
 def reports(world: World, number: int) -> None:
-    """Both peers report an epoch of 12 s, as the monitor's log has it."""
+    """Both peers report an epoch of 30 s, as the monitor's log has it."""
     with (world.folder / "monitor" / "monitor.jsonl").open("a") as file:
         for name in ("r-a-0", "r-b-0"):
-            row = asdict(epoch(name, number, world.now_s - 12.0))
+            row = asdict(epoch(name, number, world.now_s - 30.0, calc_s=28.0))
             file.write(json.dumps({"kind": "epoch", "epoch": row, "egress": [], "ingress": None}) + "\n")
 
 
