@@ -155,7 +155,8 @@ def learning_curve(
     """
     points = list(evaluations)
     samples = samples_until(full_scale)
-    seconds = _trained_s(raw, full_scale, spending)
+    began_s = min((record.began_s for record in spending.epochs), default=math.nan)
+    seconds = seconds_until(raw, full_scale, began_s, spending.terms.scales.time)
     peers = {epoch.epoch: {p.vm for p in epoch.peers} for epoch in raw}
     ends = {
         number: max((r.ended_s for r in spending.epochs if r.epoch == number and r.vm in vms), default=None)
@@ -176,16 +177,18 @@ def learning_curve(
     return LearningCurve(tuple(found), tuple(dict.fromkeys(unknown)))
 
 
-def _trained_s(
-    raw: Sequence[SwarmEpoch], full_scale: Sequence[SwarmEpoch], spending: Spending
+def seconds_until(
+    raw: Sequence[SwarmEpoch], full_scale: Sequence[SwarmEpoch], began_s: float, time_scale: float
 ) -> dict[int, float]:
-    """Return by epoch the seconds from the first record's start to its end: epochs at full scale, and what is between them."""
-    began_s = min((record.began_s for record in spending.epochs), default=math.nan)
-    c, grown, found = spending.terms.scales.time, 0.0, dict[int, float]()
+    """Return by epoch the seconds from the training's start to its end, at full scale.
+
+    Epochs count at full scale, what is between them with the time scale alone. `began_s`: the start of the first record.
+    """
+    grown, found = 0.0, dict[int, float]()
     for before, after in zip(raw, full_scale, strict=True):
         if before.duration_s is not None and after.duration_s is not None:
-            grown += after.duration_s - c * before.duration_s
-        found[before.epoch] = c * (before.ended_s - began_s) + grown
+            grown += after.duration_s - time_scale * before.duration_s
+        found[before.epoch] = time_scale * (before.ended_s - began_s) + grown
     return found
 
 

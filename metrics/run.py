@@ -278,7 +278,8 @@ def _priced(terms: Terms) -> Price | None:
 
 def last_epoch_of(meta: RunMeta) -> int | None:
     """Return the number of the run's last epoch, warm-up included. None: unknown."""
-    return meta.warmup_epochs + meta.epochs or None
+    planned = meta.warmup_epochs + meta.epochs or None
+    return planned if planned is None or meta.last_epoch is None else min(planned, meta.last_epoch)
 
 
 def first_trained_s(progress: Iterable[ProgressRecord]) -> dict[str, float]:

@@ -97,6 +97,7 @@ def summarise(store: Records | RunNumbers) -> dict[str, Any]:
         "evaluation": dict(evaluations[-1].figures) if evaluations else None,
         "evaluation_best": _best(evaluations),
         "evaluations": tables.evaluations(run),
+        "ended_by": meta.ended_by,
         "target_reached": _target_reached(run),
         "heldout_given": heldout_given(meta.document),
         "bad_samples": None if left_out is None else left_out.to_json(),

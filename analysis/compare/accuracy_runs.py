@@ -13,7 +13,7 @@ from metrics.run import RunNumbers
 def held_out_run(run: RunNumbers) -> HeldOutRun:
     """Return one run's accuracy and what it was trained on up to that evaluation."""
     experiment = run.meta.document
-    found, target = held_out(run.meta.evaluations), run.meta.raw_target_batch_size
+    found, target = held_out(run.evaluation_rows), run.meta.raw_target_batch_size
     samples = None
     if found is not None:
         epochs = [e for e in run.raw if e.epoch <= found.epoch]

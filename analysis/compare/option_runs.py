@@ -36,7 +36,7 @@ def option_run(
         model=(model and model.name) or "unknown model",
         run_id=row.run_id,
         figures=option_figures(run),
-        learned=learned_by_run(run.raw, run.meta.evaluations),
+        learned=learned_by_run(run.raw, run.evaluation_rows),
         target_batch=None if target is None else float(target),
         dropped_rounds=row.dropped_rounds or 0,
         origin="emulated" if run.meta.emulated else "own",

@@ -262,6 +262,8 @@ def plan_of(
     study_calc_s = emulation.study_calc_s if emulation else None
     comm_s = emulation.comm_s * emulation.time_scale if emulation else None
     notes += spec.swarm.method.plan_notes(regions, study_calc_s, comm_s)
+    if spec.train is not None and spec.train.until is not None:
+        notes.append(f"the run ends earlier once a goal of train.until is reached: {spec.train.until}")
     notes += _above_limits(peers, usd_per_h, spec.max_usd_per_h)
     most = _sum(_most(p.ceiling_usd_per_h or p.usd_per_h for p in peer.places) for peer in peers)
     budget = planned_budget(spec, book, most, emulation, rented=rented)

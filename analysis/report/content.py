@@ -183,6 +183,12 @@ def evaluation_rows(summary: Summary) -> list[dict[str, Any]]:
     ]
 
 
+def ended_by(summary: Summary) -> str:
+    """Say which goal ended the run before its planned epochs; "" if none did."""
+    goal = summary["ended_by"]
+    return "" if goal is None else f", ended by the goal {goal} of train.until"
+
+
 def target_line(summary: Summary) -> str:
     """Say what it took to reach the experiment's target; "" without one."""
     target = summary["target_reached"]

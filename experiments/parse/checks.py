@@ -31,6 +31,7 @@ from experiments.schema.models import (
     Task,
     timed_as,
 )
+from experiments.schema.train import Train
 from experiments.schema.trained_model import known_model
 from experiments.tasks.errors import TaskError
 from experiments.tasks.settings import read_settings
@@ -61,6 +62,7 @@ class Parts:
     bad: frozenset[Path] = frozenset()  # paths of invalid values; the parts above have their defaults
     task: Task | None = None
     measure: Measure | None = None
+    train: Train | None = None
     given: frozenset[str] = frozenset()  # keys of GIVEN that have a value, valid or not
     checkpoint: Checkpoint | None = None
 
@@ -70,7 +72,7 @@ class Parts:
         names = tuple(group.name for group in spec.peers)
         return cls(
             spec.model, spec.data, spec.swarm, names, spec.peers, spec.emulation, tuple(spec.envs), spec.min_peers,
-            spec.network_tuning, task=spec.task, measure=spec.measure,
+            spec.network_tuning, task=spec.task, measure=spec.measure, train=spec.train,
             given=frozenset(key for key in cls.GIVEN if getattr(spec, key)), checkpoint=spec.checkpoint,
         )  # fmt: skip
 
@@ -129,11 +131,26 @@ def _trained(parts: Parts) -> Iterator[tuple[Path, str]]:
 
 
 def _evaluation(parts: Parts) -> Iterator[tuple[Path, str]]:
-    data = parts.data
+    data, train = parts.data, parts.train
+    if data is not None and train is not None and train.until is not None and train.until.metric is not None:
+        missing = _not_evaluated(data, parts.bad)
+        if missing:
+            yield ("train", "until", "metric"), missing
     if data is None or data.evaluate_every_epochs is None or ("data", "heldout") in parts.bad:
         return
     if data.heldout is None:
         yield ("data", "evaluate_every_epochs"), "there are no held-out samples; add the key 'heldout'"
+
+
+def _not_evaluated(data: Data, bad: frozenset[Path]) -> str:
+    """Why no held-out figure is known during training; "" if one is, or if a key is invalid."""
+    if data.heldout is None:
+        return (
+            "" if ("data", "heldout") in bad else "there are no held-out samples; add the key 'data.heldout'"
+        )
+    if data.evaluate_every_epochs is None and ("data", "evaluate_every_epochs") not in bad:
+        return "peers evaluate only when they end; add the key 'data.evaluate_every_epochs'"
+    return ""
 
 
 def _groups(parts: Parts) -> Iterator[tuple[Path, str]]:

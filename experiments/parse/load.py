@@ -278,6 +278,7 @@ def _sound_parts(data: dict[str, Any], bad: frozenset[_document.Path]) -> Parts:
     return Parts(
         model=part("model"),
         task=part("task"),
+        train=part("train"),
         given=frozenset(key for key in Parts.GIVEN if data.get(key)),
         data=part("data"),
         swarm=part("swarm"),

@@ -381,6 +381,7 @@ class Peer:
             self.traffic.counting_s,
             model_bytes=self.traffic.model_bytes,
             paused=lambda: self.orders.paused,
+            last_epoch=lambda: self.orders.last_epoch,
             unix_s=self.clock.now_s,
             ranks=self.ranks,
         )
@@ -431,7 +432,7 @@ class Peer:
 
     def _evaluate_a_copy(self, epoch: int) -> None:
         """Begin to evaluate if it is this peer's turn. After the last epoch all peers evaluate."""
-        if self.periodic is None or epoch >= self.config.max_epochs:
+        if self.periodic is None or epoch >= min(self.orders.last_epoch or epoch + 1, self.config.max_epochs):
             return
         self.periodic.check()
         slots = alive_slots(self.membership.members, self.config.slot)

@@ -25,6 +25,7 @@ from experiments.learning_rate import KINDS
 from experiments.schema import fields as f
 from experiments.schema.checkpoint import Checkpoint
 from experiments.schema.limits import Limits
+from experiments.schema.train import Train
 from experiments.tasks.settings import SETTINGS
 
 DIGITS = "digits"
@@ -463,6 +464,9 @@ class ExperimentSpec(_Section):
         Field(description="Groups of peers.")
     )
     measure: Measure = Field(default_factory=Measure)
+    train: Train | None = Field(
+        default=None, description="When the training ends, besides after the epochs of `measure`."
+    )
     checkpoint: Checkpoint | None = Field(
         default=None, description="When and where checkpoints are stored. null: never."
     )

@@ -10,6 +10,7 @@ from pydantic_core import PydanticUndefined
 from experiments.schema import models as schema
 from experiments.schema.checkpoint import Checkpoint
 from experiments.schema.limits import Limits
+from experiments.schema.train import Train, Until, UntilMetric
 
 _HEAD = """# The experiment file
 
@@ -69,6 +70,9 @@ _SECTIONS: tuple[tuple[str, type[Any]], ...] = (
     ("peers[].replace", schema.Replace),
     ("measure", schema.Measure),
     ("checkpoint", Checkpoint),
+    ("train", Train),
+    ("train.until", Until),
+    ("train.until.metric", UntilMetric),
     ("limits", Limits),
     ("emulation", schema.Emulation),
     ("emulation.preempt", schema.Preempt),

@@ -30,6 +30,7 @@ _MAX_JSON_BYTES = 8 * MAX_BYTES
 _SIGNATURE_BYTES = 64
 _DOMAIN = b"orch orders 1\n"  # domain separation: the signature is not valid for any other document
 _MAX_VERSION = 10**15
+_MAX_EPOCH = 10**9
 _EXPIRATION_S = 1e10  # unix: the year 2286
 _REASONS = frozenset({"signature", "run", "stale", "size", "form"})
 
@@ -67,6 +68,7 @@ class Orders:
     lease_until_s: float
     paused: bool
     peers: tuple[OrderPeer, ...]
+    last_epoch: int | None = None  # the peers are done after it; None: after the last one of their config
 
     @property
     def lease_s(self) -> float:
@@ -123,6 +125,7 @@ def sign(orders: Orders, private_pem: bytes) -> bytes:
         "until": float(orders.lease_until_s),
         "paused": orders.paused,
         "peers": [[p.vm, p.peer_id, p.record_key] for p in orders.peers],
+        **({} if orders.last_epoch is None else {"last": orders.last_epoch}),
     }
     _parse(document)
     payload = zlib.compress(json.dumps(document, separators=(",", ":")).encode(), 9)
@@ -171,7 +174,7 @@ def _unpack(payload: bytes) -> Any:
 
 
 def _parse(raw: Any) -> Orders:
-    """Parse strictly: exactly these keys and types, finite times, no duplicate name or peer id."""
+    """Parse strictly: exactly these keys and types, finite times, no duplicate name or peer id. "last" may be absent."""
     try:
         run, version, issued, until, paused, rows = (
             raw[name] for name in ("run", "version", "issued", "until", "paused", "peers")
@@ -180,13 +183,18 @@ def _parse(raw: Any) -> Orders:
     except (KeyError, TypeError) as error:
         raise OrdersError("form", f"not orders: {error!r}") from error
     texts = [run, *(text for p in peers for text in (p.vm, p.peer_id, p.record_key))]
-    if len(raw) != 6 or not all(isinstance(text, str) and len(text) <= 128 for text in texts):
+    last: Any = raw.get("last")
+    if len(raw) != 6 + ("last" in raw) or not all(
+        isinstance(text, str) and len(text) <= 128 for text in texts
+    ):
         raise OrdersError("form", "unknown keys, or an invalid name")
     if type(version) is not int or not 0 <= version <= _MAX_VERSION or type(paused) is not bool:
         raise OrdersError("form", "an invalid version or pause")
+    if "last" in raw and (type(last) is not int or not 1 <= last <= _MAX_EPOCH):
+        raise OrdersError("form", "an invalid last epoch")
     if type(issued) is not float or type(until) is not float or not 0.0 <= issued <= until < math.inf:
         raise OrdersError("form", "invalid times")
     for names in ([p.vm for p in peers], [p.peer_id for p in peers]):
         if len(set(names)) != len(names) or not all(names):
             raise OrdersError("form", "a duplicate peer, or one without a name")
-    return Orders(run, version, issued, until, paused, peers)
+    return Orders(run, version, issued, until, paused, peers, last)

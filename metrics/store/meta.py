@@ -201,6 +201,8 @@ class RunMeta(JsonRecord):
     # how long it trains
     warmup_epochs: int = 0
     epochs: int = 0  # measured epochs, without the warm-up
+    last_epoch: int | None = None  # written by the controller when it ends a run before these epochs
+    ended_by: str | None = None  # why: the goal of `train.until` that was reached first
     target_batch_size: int | None = None  # samples, full scale
     raw_target_batch_size: int | None = None  # samples on this machine
 

@@ -28,6 +28,7 @@ class MonitorTail:
         self._source = source or self._read_file
         self._caught_up = False  # the next lines were written just now
         self._shift_s = 0.0  # from the monitor's clock to the controller's
+        self.epochs_read = 0  # epochs and evaluations that this process has ingested
         self.swarm_at_s = 0.0  # time of the newest list of peers in the DHT
         self.swarm_since_s = 0.0  # time of the first list since the last gap, or since the controller started
         self.last_seen_s: dict[str, float] = {}
@@ -76,6 +77,7 @@ class MonitorTail:
                 unread += 1  # of another version, or truncated: counted and reported
         for table, found in rows.items():
             self._store.append(table, found)
+        self.epochs_read += len(rows["epochs"]) + len(evaluations)
         if evaluations:
             self._store.set_meta("evaluations", [*self._store.meta("evaluations", []), *evaluations])
         if rejected:

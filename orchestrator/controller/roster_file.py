@@ -1,8 +1,8 @@
 """The roster of VMs for the monitor, and the signed orders for the peers.
 
 Both are files in `<run>/monitor`. Orders are reissued when a VM is added or removed, when the run pauses or
-resumes, and every quarter of their lease. A peer that gets no orders for a full lease knows that it has no
-controller.
+resumes, when its last epoch is decided, and every quarter of their lease. A peer that gets no orders for a full
+lease knows that it has no controller.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class RosterFile:
         lease_s = state.spec.lease_s
         if last is not None and not self._time.due(now_s, last.issued_s, lease_s):
             peers = self._allowed(state) if changed else last.peers
-            if (last.peers, last.paused) == (peers, state.paused):
+            if (last.peers, last.paused, last.last_epoch) == (peers, state.paused, state.last_epoch):
                 self._orders, self._slots = last, state.slots
                 return
         version = int(1000 * now_s)
@@ -73,7 +73,8 @@ class RosterFile:
             version = max(version, last.version + 1)
         issued_s = self._time.give(now_s, None if last is None else last.issued_s, lease_s)
         peers = self._allowed(state)
-        orders = Orders(state.spec.run_id, version, issued_s, issued_s + lease_s, state.paused, peers)
+        until_s = issued_s + lease_s
+        orders = Orders(state.spec.run_id, version, issued_s, until_s, state.paused, peers, state.last_epoch)
         self._replace(ORDERS_FILE, sign(orders, run_key(self._run_folder)[0]))
         self._orders, self._slots = orders, state.slots
 

@@ -17,6 +17,7 @@ from orchestrator.controller.calls import Call, Calls, Done, refusal_of
 from orchestrator.controller.checkpoints import checkpoint_events
 from orchestrator.controller.data_positions import DataPositions
 from orchestrator.controller.finish import close_provider, close_run
+from orchestrator.controller.goals import trained
 from orchestrator.controller.joins import Joins
 from orchestrator.controller.json_log import about
 from orchestrator.controller.monitor_log import MonitorTail, Source
@@ -136,6 +137,7 @@ class Shell:
             frozenset()
         )  # VMs that reported that any other VM would fail in the same way
         self._observed_at_s = self._spending_at_s = self._clock_at_s = float("-inf")
+        self._goals_checked_at = -1  # `epochs_read` of the log when goals were last checked
         self._stop_wanted: tuple[str, str] | None = None
         self._unread_since_s: float | None = None  # since when no list could be read
         self._stopping_since_s: float | None = None
@@ -165,6 +167,7 @@ class Shell:
             died = f"the monitor died ({step.state.monitor_cause}) and was started again"
             self._store.set_meta("warnings", [*self._store.meta("warnings", []), died])
         self.state = step.state
+        self._write_last_epoch()
         self._rows.write_vms(self.state, self._seen, now_s)
         self._roster.write(self.state, self._rows.requested(), now_s)
         for instruction in step.instructions:
@@ -284,13 +287,37 @@ class Shell:
             self._spending_at_s = now_s
             spent = self._spent(self._store, now_s, self.state)
             found.append(ev.Spending(now_s, spent.spent_usd, spent.usd_per_h, spent.egress_usd_per_h))
+        found += self._goals(now_s)
         if self.state.finishing_s is not None and not self.state.stop_status and self._all_read():
             found.append(ev.RunComplete(now_s))
         return found
 
+    def _goals(self, now_s: float) -> list[ev.Event]:
+        """What was trained, after each new epoch or evaluation of a run that a goal may end before its last epoch."""
+        goals, read = self.state.spec.until, self._tail.epochs_read
+        over = (
+            self.state.last_epoch is not None or self.state.stop_status or self.state.finishing_s is not None
+        )
+        if goals is None or over or read == self._goals_checked_at:
+            return []
+        self._goals_checked_at = read
+        usd = None
+        if goals.usd is not None and self._spent is not None:
+            usd = self._spent(self._store, now_s, self.state).spent_usd
+        at = trained(self._store, goals, now_s, usd)
+        return [at] if at is not None and at.epoch < self._requests.last_epoch else []
+
+    def _write_last_epoch(self) -> None:
+        """Store which goal ended the run and after which epoch, unless it is stored already."""
+        last = self.state.last_epoch
+        if last is not None and self._store.meta("last_epoch") is None:
+            with self._store.transaction():
+                self._store.set_meta("last_epoch", min(last, self._requests.last_epoch))
+                self._store.set_meta("ended_by", self.state.ended_by)
+
     def _all_read(self) -> bool:
         """Whether the store has the last epoch of every finished peer, and its evaluation if the run evaluates."""
-        last = self._requests.last_epoch
+        last = min(self.state.last_epoch or self._requests.last_epoch, self._requests.last_epoch)
         done = [s for s in self.state.slots if s.state is SlotState.DONE]
         peers = {s.ending or s.vm for s in done if s.ending or s.vm}  # `ending`: done before its preemption
         read = {e.vm for e in self._store.records("epochs") if e.epoch >= last}

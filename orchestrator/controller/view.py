@@ -284,9 +284,10 @@ def _epoch(
     swarm = None if swarm is None or swarm.at_s < since_s else swarm
     if meta.imported:  # its number of epochs was not planned
         measured = max(done - warmup, 0)
+    last = warmup + measured if meta.last_epoch is None else min(meta.last_epoch, warmup + measured)
     return {
-        "current": _from_1(max(done, swarm.epoch if swarm else 0), warmup + measured),
-        "last": warmup + measured,
+        "current": _from_1(max(done, swarm.epoch if swarm else 0), last),
+        "last": last,
         "completed": done,
         "warmup": warmup,
         "measured": measured,

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Literal
 
+from orchestrator.core.until import Trained as Trained
+
 MONITOR = "monitor"  # name of the first monitor's VM and of its folder; the next one is "monitor-1"
 
 Refusal = Literal["no_capacity", "quota", "credentials", "invalid", "transient", "ambiguous"]
@@ -118,6 +120,7 @@ Event = (
     | Missing
     | Silent
     | Spending
+    | Trained
     | StopWanted
     | RunComplete
     | Checkpoint

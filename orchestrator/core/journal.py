@@ -21,11 +21,13 @@ from orchestrator.core.events import Checkpoint, Fact
 from orchestrator.core.limits import record_request
 from orchestrator.core.policy import clock, first_place, times
 from orchestrator.core.state import Place, Policy, RunSpec, RunState, Slot, SlotSpec, SlotState, Zone
+from orchestrator.core.until import Goals
 
 _RUN_FIELDS = (
     *("monitor", "monitors_lost", "monitor_retry_at_s", "monitor_cause"),
     *("finishing_s", "stop_status", "stop_cause", "ended"),
     *("enough", "paused_at_s", "paused_s", "held_back", "seed"),
+    *("last_epoch", "ended_by"),
 )
 RUN_ENDED = "run_ended"  # kind of the last row
 _SLOT_KINDS = frozenset({"intent", "transition", "cause", "slot"})
@@ -213,6 +215,8 @@ def _run_cause(before: RunState, after: RunState) -> str:
         return f"fewer than {least} peers can train (min_peers): the others wait, and are billed"
     if before.paused and not after.paused:
         return f"the pause is over; the run has been paused for {after.paused_s:.0f} s in all"
+    if after.last_epoch != before.last_epoch:
+        return f"the goal {after.ended_by} is reached (train.until): epoch {after.last_epoch} is the last one"
     if after.finishing_s != before.finishing_s:
         return "all peers are over"
     if after.held_back != before.held_back:
@@ -277,7 +281,9 @@ def _spec(data: Mapping[str, Any]) -> RunSpec:
         )
         for s in data["slots"]
     )
-    values: dict[str, Any] = {**_known(RunSpec, data), "slots": slots}
+    goals = data.get("until")
+    until = None if goals is None else Goals(**_known(Goals, goals))
+    values: dict[str, Any] = {**_known(RunSpec, data), "slots": slots, "until": until}
     return RunSpec(**values)
 
 

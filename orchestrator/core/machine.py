@@ -30,6 +30,7 @@ from orchestrator.core.events import (
     StopWanted,
     TerminateVm,
     Tick,
+    Trained,
 )
 from orchestrator.core.indexed_state import WorkingState, working_state
 from orchestrator.core.journal import RUN_ENDED, checkpoint_fact, checkpoint_noted, facts, swarm_lost
@@ -38,6 +39,7 @@ from orchestrator.core.monitor import monitor_lost, monitor_observed
 from orchestrator.core.placement import place_waiting_slots
 from orchestrator.core.policy import Jitter
 from orchestrator.core.state import LIVE, OVER, RunState, Slot, SlotState
+from orchestrator.core.until import last_epoch, reached
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +127,8 @@ def _apply(work: WorkingState, event: Event, jitter: Jitter) -> Sequence[Instruc
                 _stop(work, "budget", cause)
         case Checkpoint():
             work.run = checkpoint_noted(work.run, event)
+        case Trained():
+            _trained(work, event)
         case StopWanted():
             _stop(work, event.status, event.cause)
         case RunComplete():
@@ -224,6 +228,16 @@ def _stop(work: WorkingState, status: str, cause: str) -> None:
     """Stop the run. Only the first reason is kept."""
     if not work.run.stop_status:
         work.run = replace(work.run, stop_status=status, stop_cause=cause)
+
+
+def _trained(work: WorkingState, event: Trained) -> None:
+    """Order the last epoch once a goal is reached. The first goal counts."""
+    run = work.run
+    if run.spec.until is None or run.last_epoch is not None or run.stop_status or run.finishing_s is not None:
+        return
+    goal = reached(run.spec.until, event)
+    if goal is not None:
+        work.run = replace(run, last_epoch=last_epoch(event), ended_by=goal)
 
 
 def _tick(work: WorkingState, now_s: float, jitter: Jitter) -> None:

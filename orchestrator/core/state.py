@@ -9,6 +9,7 @@ from typing import Literal
 
 from experiments.schema.limits import Limits
 from orchestrator.core.events import MONITOR
+from orchestrator.core.until import Goals
 
 Replace = Literal["same_place", "next_place", "cheapest_place", "wait", "never"]
 
@@ -120,6 +121,7 @@ class RunSpec(Limits):
     teardown_s: float = 60.0  # upper bound of the termination itself
     first_s: float = 120.0  # a VM is requested only if the budget pays for it this long
     egress_usd_per_h: Decimal = Decimal(0)  # upper bound of the hourly cost of traffic
+    until: Goals | None = None  # goals that end the run before its last epoch
     max_monitor_restarts: int = 5
     monitor_backoff_s: float = 1.0  # 0, 1, 3, 7 ... times this after each monitor's death
 
@@ -196,6 +198,8 @@ class RunState:
     stop_status: str = ""  # "" while the run goes on
     stop_cause: str = ""
     ended: bool = False
+    last_epoch: int | None = None  # ordered because a goal was reached; None: as the peers were configured
+    ended_by: str = ""  # that goal, one of `until.Goal`
     enough: bool = False  # whether min_peers could ever train
     paused_at_s: float | None = None  # since when fewer than min_peers can train
     paused_s: float = 0.0  # total of the earlier pauses

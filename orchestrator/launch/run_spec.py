@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import date
 from decimal import Decimal
 from typing import Any
@@ -26,6 +27,7 @@ from orchestrator.core.journal import begin
 from orchestrator.core.limits import unaffordable
 from orchestrator.core.policy import first_place
 from orchestrator.core.state import Place, Policy, RunSpec, SlotSpec
+from orchestrator.core.until import Goals
 from orchestrator.errors import RefusedError
 
 _LAST_CHECKPOINT_S = 600.0  # for its upload, which one peer finishes after training
@@ -77,6 +79,7 @@ def run_spec(
         max_usd_per_h=spec.max_usd_per_h,
         max_wall_s=None if spec.max_wall_time_s is None else spec.max_wall_time_s / c,
         lease_s=spec.lease_s / c,
+        until=_goals(spec),
         **spec.limits.shrunk(c),
         # About as long as a slot's own back-off after a few refusals.
         breaker_open_s=min(300.0, 30.0 * min(slot.replace.backoff_s for slot in requested)) / c,
@@ -85,6 +88,17 @@ def run_spec(
         teardown_s=pace.teardown_s,
         egress_usd_per_h=egress_ceiling_usd_per_h(egress_usd, emulation.reckoned_epoch_s, pace),
     )
+
+
+def _goals(spec: ExperimentSpec) -> Goals | None:
+    until = None if spec.train is None else spec.train.until
+    if until is None:
+        return None
+    known = Goals(until.samples, until.time_s, until.usd)
+    if until.metric is None:
+        return known
+    metric = until.metric
+    return replace(known, metric=metric.name, at_most=metric.at_most, at_least=metric.at_least)
 
 
 def check_money(

@@ -80,6 +80,11 @@ class OrdersWatch:
         return self._current is not None and self._current.paused
 
     @property
+    def last_epoch(self) -> int | None:
+        """The epoch after which the peers are done. None: the last one of their config."""
+        return None if self._current is None else self._current.last_epoch
+
+    @property
     def peer_ids(self) -> frozenset[str]:
         """Libp2p ids (base58) of the allowed peers; empty in an open swarm."""
         return self._peer_ids

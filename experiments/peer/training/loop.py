@@ -44,7 +44,7 @@ class Hooks:
 
 @dataclass
 class Trainer:
-    """Trains until `max_epochs`, `samples_limit` or `stop`."""
+    """Trains until `max_epochs`, the ordered last epoch, `samples_limit` or `stop`."""
 
     config: PeerConfig
     task: TaskRunner
@@ -58,6 +58,7 @@ class Trainer:
     # model data among the bytes sent; None: not counted
     model_bytes: Callable[[], dict[str, int] | None] = lambda: None
     paused: Callable[[], bool] = lambda: False  # whether the controller has paused training
+    last_epoch: Callable[[], int | None] = lambda: None  # ordered by the controller; None: `max_epochs`
     unix_s: Callable[[], float] = time.time  # read once: records use the swarm's clock
     ranks: Ranks | None = None  # the VM's other accelerators
     padding: Padding = field(init=False)
@@ -83,7 +84,7 @@ class Trainer:
             optimizer.on_gradients_taken = self.ranks.average_gradients
             self.ranks.copy_model(drop_gradients=True)
         try:
-            while optimizer.local_epoch < config.max_epochs and not self._limit_reached():
+            while optimizer.local_epoch < self._last_epoch() and not self._limit_reached():
                 self._wait_while_paused(ledger)
                 if self.stop.is_set():
                     return False
@@ -178,6 +179,10 @@ class Trainer:
         if others is None:
             raise StopTraining
         return [value, *others]
+
+    def _last_epoch(self) -> int:
+        ordered = self.last_epoch()
+        return self.config.max_epochs if ordered is None else min(ordered, self.config.max_epochs)
 
     def _limit_reached(self) -> bool:
         return self.config.samples_limit is not None and self.samples >= self.config.samples_limit

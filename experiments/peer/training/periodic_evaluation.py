@@ -1,7 +1,8 @@
 """Evaluation during training: by one peer at a time, in a thread, on a copy of the parameters.
 
-Training waits only while the parameters are copied, between two epochs. The thread uses one of torch's CPU threads. An
-evaluation that becomes due while another runs is left out.
+Training waits only while the parameters are copied, between two epochs. The thread uses one of torch's CPU threads, or a
+CUDA stream of its own, so that training does not wait for its work. An evaluation that becomes due while another runs is
+left out.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 import torch
@@ -132,7 +134,8 @@ class PeriodicEvaluation:
 
     def _evaluate(self, epoch: int) -> None:
         try:
-            figures = self._task.evaluate(self._batches())
+            with self._own_stream():
+                figures = self._task.evaluate(self._batches())
             with self._changed:
                 if self._cancelled:
                     return
@@ -149,6 +152,10 @@ class PeriodicEvaluation:
             _log.info("the evaluation of epoch %d was cancelled", epoch)
         except Exception as error:  # noqa: BLE001 - `check` raises it in the training's thread
             self._error = error
+
+    def _own_stream(self) -> AbstractContextManager[object]:
+        device = self._task.device
+        return torch.cuda.stream(torch.cuda.Stream(device)) if device.type == "cuda" else nullcontext()
 
     def _batches(self) -> Iterator[Batch]:
         for batch in self._heldout.batches():

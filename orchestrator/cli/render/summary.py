@@ -176,9 +176,10 @@ def _held_out_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _target_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The row on the experiment's target, if it has one."""
-    target = summary.get("target_reached")
-    return [] if target is None else [("target", target_words(target))]
+    """Rows on the goal that ended the run and on the experiment's target, if there are any."""
+    target, goal = summary.get("target_reached"), summary.get("ended_by")
+    rows = [] if goal is None else [("ended by", f"the goal {goal} of train.until")]
+    return rows if target is None else [*rows, ("target", target_words(target))]
 
 
 def _spot_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:

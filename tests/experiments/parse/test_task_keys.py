@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -256,4 +257,56 @@ def test_evaluations_during_training_need_held_out_samples(folder: Path):
     found = problems(folder, "model: digits\n", every)
     assert [(path, message) for _, path, message in found] == [
         ("data.evaluate_every_epochs", "there are no held-out samples; add the key 'heldout'")
+    ]
+
+
+HELD_OUT = BODY.replace('000003}.tar"', '000003}.tar", heldout: s3://digits/heldout-000000.tar')
+
+
+def test_goals_that_end_a_run(folder: Path):
+    sets = ("train.until={samples: 5000, usd: 2.5}",)
+    until = read(folder, "model: digits\n", *sets).train.until
+    assert until.as_mapping() == {"samples": 5000, "usd": Decimal("2.5")}
+    assert str(until) == "samples 5,000, usd 2.5"
+    metric = (
+        "data.evaluate_every_epochs=2",
+        "train.until.metric={name: loss, at_most: 1.5}",
+        "train.until.time_s=60",
+    )
+    spec = read(folder, "model: digits\n", *metric, body=HELD_OUT)
+    assert str(spec.train.until) == "time_s 60, loss at most 1.5"
+    assert from_document(to_document(spec)) == spec
+    assert read(folder, "model: digits\n").train is None
+
+
+@pytest.mark.parametrize(
+    ("sets", "path", "message"),
+    [
+        (("train.until={}",), "train.until", "names no goal; give one of samples, time_s, usd, metric"),
+        (
+            ("train.until.metric={name: loss}", "data.evaluate_every_epochs=1"),
+            "train.until.metric",
+            "found neither 'at_most' nor 'at_least'; give exactly one of them",
+        ),
+        (
+            ("train.until.metric={name: loss, at_most: 1, at_least: 2}", "data.evaluate_every_epochs=1"),
+            "train.until.metric",
+            "found both 'at_most' and 'at_least'; give exactly one of them",
+        ),
+        (
+            ("train.until.metric={name: loss, at_most: 1}",),
+            "train.until.metric",
+            "peers evaluate only when they end; add the key 'data.evaluate_every_epochs'",
+        ),
+    ],
+)
+def test_goals_that_are_refused(folder: Path, sets: tuple[str, ...], path: str, message: str):
+    found = problems(folder, "model: digits\n", *sets, body=HELD_OUT)
+    assert [(path_, text) for _, path_, text in found] == [(path, message)]
+
+
+def test_a_metric_needs_held_out_samples(folder: Path):
+    found = problems(folder, "model: digits\n", "train.until.metric={name: loss, at_most: 1}")
+    assert [(path, text) for _, path, text in found] == [
+        ("train.until.metric", "there are no held-out samples; add the key 'data.heldout'")
     ]

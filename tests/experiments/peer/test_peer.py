@@ -39,6 +39,7 @@ class Parts:
     urgent: bool = False
     code: int = 0
     local_epoch: int = 3
+    last_epoch: int | None = None  # ordered
     soft_left_s: float = math.inf
     last_batch: Any = None
     heldout: Any = field(default_factory=lambda: SimpleNamespace(batches=lambda: iter(["batch"]), samples=2))
@@ -289,6 +290,9 @@ def test_an_evaluation_during_training_is_this_peers_in_its_turn_and_before_the_
         peer._evaluate_a_copy(epoch)
     assert begun == [4]  # 2 and 6 are b's, and after 8 all evaluate
     assert parts.calls == ["checked"] * 7
+    parts.last_epoch = 4
+    peer._evaluate_a_copy(4)
+    assert begun == [4]
 
 
 @pytest.mark.parametrize(("evaluated", "published"), [(3, 0), (2, 1)])

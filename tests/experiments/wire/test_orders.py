@@ -38,8 +38,8 @@ _peers = st.lists(
     unique_by=(lambda p: p.vm, lambda p: p.peer_id),
 ).map(tuple)
 _orders = st.builds(
-    lambda run, version, issued, lease, paused, peers: Orders(
-        run, version, issued, issued + lease, paused, peers
+    lambda run, version, issued, lease, paused, peers, last: Orders(
+        run, version, issued, issued + lease, paused, peers, last
     ),
     _text,
     st.integers(0, 10**15),
@@ -47,6 +47,7 @@ _orders = st.builds(
     st.floats(0, 1e6),
     st.booleans(),
     _peers,
+    st.none() | st.integers(1, 10**9),
 )
 
 
@@ -103,6 +104,14 @@ def test_another_key_another_run_another_size() -> None:
     assert _reason(b"") == "signature"
 
 
+def test_orders_without_a_last_epoch_are_those_of_before_it_existed() -> None:
+    assert b'"last"' not in zlib.decompress(sign(ORDERS, PEM)[64:])
+    text = zlib.decompress(sign(replace(ORDERS, last_epoch=5), PEM)[64:])
+    assert text.endswith(b',"last":5}')
+    assert _reason(_signed(zlib.compress(text.replace(b'"last":5', b'"last":null')))) == "form"
+    assert _reason(_signed(zlib.compress(text.replace(b'"last":5', b'"last":5.0')))) == "form"
+
+
 def test_a_small_blob_cannot_unpack_to_a_large_one() -> None:
     assert _reason(_signed(zlib.compress(b" " * 9_000_000))) == "form"
 
@@ -120,6 +129,8 @@ def test_trailing_data_and_unknown_keys_are_rejected() -> None:
     "wrong",
     [
         replace(ORDERS, version=-1),
+        replace(ORDERS, last_epoch=0),
+        replace(ORDERS, last_epoch=2**61),
         replace(ORDERS, version=2**61),
         replace(ORDERS, lease_until_s=math.nan),
         replace(ORDERS, lease_until_s=math.inf),

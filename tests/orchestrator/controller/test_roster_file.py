@@ -190,3 +190,16 @@ def test_an_experiment_with_too_many_peers_is_refused_before_anything_is_rented(
         UsageError, match=r"152 peers, but a signed record of the allowlist holds at most 150"
     ):
         preflight(approved_plan(crowd, "local", {}, cores=2), tmp_path)
+
+
+def test_the_last_epoch_is_ordered_at_once_and_again_after_a_restart(tmp_path):
+    controller = Controller(tmp_path)
+    state = state_of(ALIVE, WAITS)
+    first = controller.orders(state, 1000.0)
+    assert first.last_epoch is None
+    ending = replace(state, last_epoch=7, ended_by="samples")
+    second = controller.orders(ending, 1001.0)
+    assert (second.last_epoch, second.version > first.version) == (7, True)
+    assert controller.orders(ending, 1002.0) == second
+    controller.restart()
+    assert controller.orders(ending, 1003.0).last_epoch == 7

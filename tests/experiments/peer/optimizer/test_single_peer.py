@@ -105,6 +105,7 @@ def run(
     on_round: Callable[[], None] | None = None,
     weight: torch.nn.Parameter | None = None,
     bad: Sequence[int] = (),
+    last_epoch: int | None = None,
 ) -> bool:
     """Train (weight - 1) ^ 2; the losses of the steps `bad` are not finite."""
     weight = torch.nn.Parameter(torch.zeros(1)) if weight is None else weight
@@ -122,7 +123,8 @@ def run(
     batches = SimpleNamespace(next=lambda _: Loaded((torch.zeros(4), torch.zeros(4)), (), Cursor()))
     plain = PlainOptimizer(torch.optim.SGD([weight], lr=0.1), FakeTracker(), TARGET)
     return Trainer(
-        cast(Any, config), cast(Any, task), plain, cast(Any, batches), dict, ByteCounter(), hooks, threading.Event()
+        cast(Any, config), cast(Any, task), plain, cast(Any, batches), dict, ByteCounter(), hooks, threading.Event(),
+        last_epoch=lambda: last_epoch,
     ).run()  # fmt: skip
 
 
@@ -130,6 +132,13 @@ def test_the_gradient_of_a_loss_that_is_not_finite_is_not_added():
     weight = torch.nn.Parameter(torch.zeros(1))
     assert run([], weight=weight, bad=(0, 4))
     assert 0 < weight.item() < 1
+
+
+@pytest.mark.parametrize(("ordered", "trained"), [(None, 3), (2, 2), (9, 3), (1, 1)])
+def test_training_ends_after_the_ordered_epoch(ordered: int | None, trained: int):
+    records: list[EpochRecord] = []
+    assert run(records, last_epoch=ordered)
+    assert [r.epoch for r in records] == list(range(1, trained + 1))
 
 
 def test_an_epoch_is_calculation_alone_and_its_communication_is_unknown():
