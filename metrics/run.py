@@ -45,6 +45,7 @@ from metrics.traffic import (
     agreement,
     flows,
     pair_bytes,
+    split_checkpoints,
     switch_pairs,
     tails,
     traffic,
@@ -105,6 +106,8 @@ class RunNumbers:
         watched: list[SwarmEpochRecord] = store.records("swarm_epochs")
         raw = swarm_epochs(epochs, meta.warmup_epochs, progress, terms.raw_target, vms, watched)
         full_scale = full_scale_epochs(raw, terms.scales, terms.raw_target)
+        events: list[EventRecord] = store.records("events")
+        stored = checkpoints_of(events)
         found = flows(
             egress,
             terms.addresses,
@@ -113,6 +116,8 @@ class RunNumbers:
             public=terms.public,
             internal=terms.internal,
         )
+        if stored.stored:
+            found = split_checkpoints(found, [(one.vm, one.epoch, one.sent_bytes) for one in stored.stored])
         trained = training(epochs, vms)
         lost = lost_work(trained.restarts, vms, found, terms)
         paid, paid_full_scale = raw, full_scale  # lost epochs are paid for like the others
@@ -133,7 +138,6 @@ class RunNumbers:
             vm: full_scale_ingress_bytes(count, samples.get(vm, 0.0), terms.bytes_per_sample, terms.scales)
             for vm, count in read.items()
         }
-        events: list[EventRecord] = store.records("events")
         nic = meta.logs.nic
         if nic is not None:  # a VM whose log has no counters did read data
             study_read |= {vm: None for vm in read if vm not in nic}
@@ -175,8 +179,12 @@ class RunNumbers:
             lost_work=lost,
             discarded_epochs=sum(one.epochs for one in lost),
             discarded_by_vm=Counter(vm for vm, _ in {(r.vm, r.epoch) for r in trained.lost}),
+<<<<<<< HEAD
             checkpoints=checkpoints_of(events),
             utilisation=tuple(sorted(store.records("utilisation"), key=lambda r: (r.vm, r.began_s))),
+=======
+            checkpoints=stored,
+>>>>>>> n21-control
             lost_s=tuple(event.at_s for event in events if event.kind == SWARM_LOST),
             logged_rates=_logged_rates(meta.logs.epoch_rates, watched),
             spending=Spending(

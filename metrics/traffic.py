@@ -1,14 +1,15 @@
 """Traffic between nodes: egress records with their addresses resolved to nodes and locations.
 
 A node is a VM's name, "store" or "monitor". Between VMs, the classes of the traffic matrix are those of the price
-book (same_zone ... internet). Two more are "store" (requests and acknowledgements to the object store) and
-"control" (to the monitor). An unknown address is a node of its own, with the class "unknown".
+book (same_zone ... internet). Three more are "store" (requests and acknowledgements to the object store),
+"checkpoint" (stored checkpoints, part of the bytes to the object store) and "control" (to the monitor). An unknown
+address is a node of its own, with the class "unknown".
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from cloud.prices.classes import INTERNET, egress_class, is_internal, network_of
@@ -17,6 +18,7 @@ from metrics.epochs.throughput import SwarmEpoch
 from metrics.records import EgressRecord, VmEnd, VmRecord, fell_out_of_sync
 
 STORE = "store"
+CHECKPOINT = "checkpoint"  # class of bytes, not a node
 MONITOR = "monitor"
 PRIVATE = "private"  # internal addresses in rented VMs' networks that belong to no VM of the run
 
@@ -30,6 +32,7 @@ CLASS_WORDS = {
     "between_clouds": "between clouds",
     "internet": "to the internet",
     "store": "to the object store",
+    "checkpoint": "to the object store, checkpoints",
     "control": "to the monitor",
     "unknown": "to an unknown place",
 }
@@ -96,6 +99,33 @@ def flows(
     return found
 
 
+def split_checkpoints(found: Iterable[Flow], uploads: Iterable[tuple[str, int, int]]) -> list[Flow]:
+    """Divide the flows to the object store into the classes "checkpoint" and "store".
+
+    `uploads`: (VM, epoch of the state, bytes that its program sent) of each stored checkpoint. They are taken from what
+    the VM sent to the store after that epoch, which is measured, so they never exceed it; headers and requests for data
+    remain "store".
+    """
+    rows = list(found)
+    left = [flow.bytes for flow in rows]
+    by_vm: dict[str, list[int]] = {}
+    for n, flow in enumerate(rows):
+        if flow.kind == "store":
+            by_vm.setdefault(flow.src, []).append(n)
+    for vm, epoch, sent_bytes in sorted(uploads):
+        for n in sorted(by_vm.get(vm, ()), key=lambda n: (rows[n].epoch, rows[n].phase == "leaving", n)):
+            if rows[n].epoch > epoch or rows[n].phase == "leaving":
+                part = min(sent_bytes, left[n])
+                left[n], sent_bytes = left[n] - part, sent_bytes - part
+    out: list[Flow] = []
+    for flow, rest in zip(rows, left, strict=True):
+        out.append(flow if rest == flow.bytes else replace(flow, bytes=rest))
+        if rest < flow.bytes:
+            none = None if flow.model_bytes is None else 0
+            out.append(replace(flow, kind=CHECKPOINT, bytes=flow.bytes - rest, model_bytes=none))
+    return out
+
+
 def traffic(
     found: Iterable[Flow], full_scale: Iterable[SwarmEpoch], scales: Scales, vms: Iterable[str]
 ) -> list[Traffic]:
@@ -132,7 +162,7 @@ def traffic(
     for (src, dst, kind, epoch), phases in sorted(cells.items()):
         link = (src, dst, kind)
         places[link] = next(iter(phases.values()))[0]
-        if scales.none:  # exactly the counted bytes, whatever the seconds of the phases
+        if scales.none or kind == CHECKPOINT:  # exactly the counted bytes, whatever the seconds of the phases
             counted = sum(f.bytes for rows in phases.values() for f in rows)
             totals[link] = totals.get(link, 0) + counted
             continue

@@ -108,7 +108,11 @@ FRAMES: dict[str, tuple[Column, ...]] = {
     "traffic": (
         Column("src", _TEXT, "sending slot"),
         Column("dst", _TEXT, "slot, `store` or `monitor`"),
-        Column("class", _TEXT, "same_zone ... internet, store, control; determines the price (numbers.md)"),
+        Column(
+            "class",
+            _TEXT,
+            "same_zone ... internet, store, checkpoint, control; determines the price (numbers.md)",
+        ),
         Column("src_location", _TEXT, "cloud/region/zone"),
         Column("dst_location", _TEXT, "cloud/region/zone; None: not in a cloud"),
         Column("bytes", _WHOLE, "of the whole run"),

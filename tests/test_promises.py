@@ -38,6 +38,6 @@ def test_every_proof_is_a_test():
 def test_every_promise_has_a_proof():
     sections = PAGE.split("\n## ")[1:]
     assert [s.splitlines()[0] for s in sections] == [
-        "No orphan", "Crash-safe", "Budget", "Blast radius and identity", "Clocks", "Closed swarm", "Secrets",
+        "No orphan", "Crash-safe", "Lost work", "Budget", "Blast radius and identity", "Clocks", "Closed swarm", "Secrets",
     ]  # fmt: skip
     assert all("*Proof.*" in section and proofs(section) for section in sections)

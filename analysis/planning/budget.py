@@ -6,7 +6,13 @@ from dataclasses import asdict, dataclass
 from decimal import Decimal
 from typing import Any
 
-from analysis.planning.reserve import Pace, egress_ceiling_usd_per_h, epoch_egress_usd, pace_of
+from analysis.planning.reserve import (
+    Pace,
+    egress_ceiling_usd_per_h,
+    epoch_egress_usd,
+    pace_of,
+    uploads_in_flight_usd,
+)
 from cloud.prices.book import PriceBook
 from experiments.emulation.scales import EmulationPlan
 from experiments.schema.models import ExperimentSpec
@@ -98,7 +104,9 @@ def planned_budget(
     epoch_usd = epoch_egress_usd(spec, book, rented=rented)
     egress = None
     if epoch_usd is not None and epoch_s is not None:
-        egress = egress_ceiling_usd_per_h(epoch_usd, epoch_s, pace)
+        uploads_usd = uploads_in_flight_usd(spec, book, epoch_s, pace)
+        if uploads_usd is not None:
+            egress = egress_ceiling_usd_per_h(epoch_usd, epoch_s, pace, uploads_usd)
     return PlannedBudget(spec.budget_usd, burn_usd_per_h, egress, pace)
 
 

@@ -9,6 +9,7 @@ from decimal import Decimal
 from typing import Any
 
 from analysis.planning.budget import PlannedBudget, as_text, limits_of, planned_budget
+from analysis.planning.checkpoints import PlannedCheckpoints, planned_checkpoints
 from analysis.planning.price_ages import OldPrice, old_prices, warnings_of
 from analysis.planning.reserve import missing_traffic, traffic_prices, unpriced_traffic
 from cloud.prices.book import EMULATED_BOOK, PriceBook
@@ -134,6 +135,7 @@ class Plan:
     missing_prices: tuple[MissingPrice, ...]  # rows without which a sum is unknown
     old_prices: tuple[OldPrice, ...]
     warnings: tuple[str, ...]
+    checkpoints: PlannedCheckpoints | None = None  # None: the experiment stores none
     network_tuning: str = "default"
     task: Mapping[str, Any] | None = None  # None: a model of models.csv
 
@@ -177,6 +179,7 @@ class Plan:
             "duration_s": self.duration_s,
             "raw_duration_s": self.raw_duration_s,
             "vm_usd": as_text(self.vm_usd),
+            "checkpoints": None if self.checkpoints is None else self.checkpoints.as_dict(),
             "prediction": None,
             "warnings": list(self.warnings),
             "notes": list(self.notes),
@@ -310,6 +313,7 @@ def plan_of(
         missing_prices=(*_unpriced(book, peers), *missing_traffic(spec, book, rented=rented)),
         old_prices=old,
         warnings=tuple(warnings_of(old, spec.prices, price_tolerance, rented=rented)),
+        checkpoints=planned_checkpoints(spec, book, duration_s),
         network_tuning=spec.network_tuning,
         task=None if spec.task is None else _task(spec, spec.task, emulation),
     )

@@ -10,6 +10,13 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from itertools import product
 
+from analysis.planning.checkpoints import (
+    missing_uploads,
+    unpriced_uploads,
+    upload_prices,
+    upload_usd,
+    uploads_in,
+)
 from cloud.prices.book import PriceBook
 from cloud.prices.missing import MissingPrice, missing_egress, missing_store_egress
 from cloud.prices.rows import Price
@@ -80,7 +87,7 @@ def pace_of(emulation: EmulationPlan | None, rented: bool, lease_s: float) -> Pa
 
 
 def epoch_egress_usd(spec: ExperimentSpec, book: PriceBook, *, rented: bool = False) -> Decimal | None:
-    """Upper bound of the traffic cost of one epoch; None: unknown, for the reasons that `unpriced_traffic` lists.
+    """Upper bound of the traffic cost of one epoch without checkpoints; None: unknown, see `unpriced_traffic`.
 
     `rented`: peers reach each other at public addresses, which clouds bill inside a zone too.
 
@@ -123,6 +130,7 @@ def unpriced_traffic(spec: ExperimentSpec, book: PriceBook, *, rented: bool = Fa
     unknown += [
         f"the store in {store} to {dst}" for dst in _places(spec) if book.store_ladder(store, dst) is None
     ]
+    unknown += unpriced_uploads(spec, book)
     model = known_model(spec.model, spec.task, spec.data)
     if model is None or model.bytes_per_sample is None:
         unknown.append(f"samples of {spec.trains}, whose size is unknown")
@@ -142,14 +150,15 @@ def missing_traffic(spec: ExperimentSpec, book: PriceBook, *, rented: bool = Fal
         for dst in _places(spec)
         if book.store_ladder(store, dst) is None
     ]
-    return list(dict.fromkeys(missing))
+    return list(dict.fromkeys([*missing, *missing_uploads(spec, book)]))
 
 
 def traffic_prices(spec: ExperimentSpec, book: PriceBook, *, rented: bool = False) -> list[Price]:
     """List the rows of the book on which `epoch_egress_usd` rests, each ladder by its first tier."""
     ladders = [book.ladder(src, dst, public=rented) for src, dst in _links(spec)]
     ladders += [book.store_ladder(spec.data.location, dst) for dst in _places(spec)]
-    return list(dict.fromkeys(ladder.tiers[0] for ladder in ladders if ladder is not None))
+    rows = [ladder.tiers[0] for ladder in ladders if ladder is not None]
+    return list(dict.fromkeys([*rows, *upload_prices(spec, book)]))
 
 
 def _links(spec: ExperimentSpec) -> Iterator[tuple[str, str]]:
@@ -179,11 +188,24 @@ def _routes(groups: dict[tuple[str, ...], int]) -> Iterator[tuple[int, list[tupl
             yield pairs, list(product(here, there))
 
 
-def egress_ceiling_usd_per_h(epoch_usd: Decimal, epoch_s: float, pace: Pace) -> Decimal:
+def egress_ceiling_usd_per_h(
+    epoch_usd: Decimal, epoch_s: float, pace: Pace, uploads_usd: Decimal = Decimal(0)
+) -> Decimal:
     """Dollars per hour that, over `pace.all_s`, add up to the most that traffic may cost until the run has ended.
 
     Traffic is metered at the end of its epoch, so one whole epoch counts as in flight in addition to what is sent
-    during the shutdown.
+    during the shutdown. `uploads_usd`: see `uploads_in_flight_usd`.
     """
     epochs = Decimal(1) + Decimal(str(pace.all_s)) / Decimal(str(max(epoch_s, 1.0)))
-    return epoch_usd * epochs * Decimal(3600) / Decimal(str(pace.all_s))
+    return (epoch_usd * epochs + uploads_usd) * Decimal(3600) / Decimal(str(pace.all_s))
+
+
+def uploads_in_flight_usd(
+    spec: ExperimentSpec, book: PriceBook, epoch_s: float, pace: Pace
+) -> Decimal | None:
+    """The most that checkpoints may cost until the run has ended, the one in progress included; None: unknown.
+
+    Bytes of an upload are metered at the end of an epoch, like other traffic.
+    """
+    usd = upload_usd(spec, book)
+    return None if usd is None else usd * uploads_in(spec, epoch_s + pace.all_s, epoch_s) * _OVERHEAD

@@ -18,7 +18,7 @@ from cloud.prices.classes import INTERNET
 from metrics.epochs.scaling import Scales, full_scale_seconds
 from metrics.epochs.throughput import SwarmEpoch
 from metrics.records import VmRecord
-from metrics.traffic import STORE, Flow, Traffic
+from metrics.traffic import CHECKPOINT, STORE, Flow, Traffic
 
 KINDS = ("vm", "egress", "data", "storage", "controller")
 CONTROLLER = "controller"  # slot of the VM that runs the controller and does not train
@@ -112,6 +112,10 @@ class Ledger:
                 links.setdefault((line.src, line.dst), []).append(line)
         return {link: Ledger(tuple(lines)).sum() for link, lines in links.items()}
 
+    def class_usd(self, kind: str) -> Decimal | None:
+        """Return the exact egress dollars of one class of the traffic matrix; 0 without such bytes. None: unknown."""
+        return Ledger(tuple(line for line in self.lines if line.what == f"egress {kind}")).sum()
+
     @property
     def unknown(self) -> tuple[str, ...]:
         """Reasons why the total is unknown, without duplicates; empty if it is known."""
@@ -188,7 +192,7 @@ def egress_lines(rows: Iterable[Traffic], terms: Terms, month: str = "") -> list
         elif kind == "unknown":
             reason = f"unknown place: {where}"
         else:
-            end = there or (INTERNET if kind in ("store", "control", "internet") else "")
+            end = there or (INTERNET if kind in ("store", CHECKPOINT, "control", "internet") else "")
             way = (here, end, kind == "same_zone_public")
             if way not in ladders:
                 ladders[way] = terms.book.ladder(here, end, public=way[2])

@@ -24,7 +24,7 @@ class Training:
 
     kept: tuple[EpochRecord, ...]  # sorted by their start
     restarts: tuple[Restart, ...]  # oldest first; those after which nothing was lost are not listed
-    firsts: frozenset[int]  # the first epoch of each swarm but the first one: all its peers are new
+    firsts: frozenset[int]  # the first epoch that each restart trained again: all its peers are new
 
     @property
     def lost(self) -> tuple[EpochRecord, ...]:
@@ -39,19 +39,18 @@ def training(records: Iterable[EpochRecord], vms: Iterable[VmRecord]) -> Trainin
     before, training went on from an earlier state: what the lost swarm did of this and later epochs is lost. All records
     that are kept of one epoch are therefore of one swarm. A VM whose preemption was announced may outlive its peer, and
     its end may be noticed late: an epoch that is not newer also begins a swarm if no earlier VM has a later record, and
-    all of them have ended by now.
+    all of them have ended by now. A VM with a later record has not ended before it, whatever its row says.
     """
     ordered = sorted(records, key=_order)
     ended = {row.vm: row.ended_s for row in vms if row.ended_s is not None}
     last_began_s = {record.vm: record.began_s for record in ordered}
     swarms: list[list[EpochRecord]] = []
-    gone_s = last_s = (
-        stays_s
-    ) = -math.inf  # of the VMs so far: the last end, end of a record, and start of one
+    # Of the VMs so far: when the last of them ended, their last record's end, and the start of their last record ever.
+    gone_s = last_s = stays_s = -math.inf
     newest = 0
     for record in ordered:
-        went_back = record.epoch <= newest and record.began_s >= last_s and stays_s < record.began_s
-        if record.began_s >= gone_s or went_back:
+        over = stays_s < record.began_s and record.began_s >= last_s  # no earlier VM has another record
+        if over and (record.began_s >= gone_s or record.epoch <= newest):
             swarms.append([])
         swarms[-1].append(record)
         newest = max(newest, record.epoch)
@@ -63,8 +62,8 @@ def training(records: Iterable[EpochRecord], vms: Iterable[VmRecord]) -> Trainin
     restarts: list[Restart] = []
     for swarm in swarms:
         first = min(record.epoch for record in swarm)
-        firsts = {epoch for epoch in firsts if epoch < first} | ({first} if kept else set())
         lost = tuple(record for record in kept if record.epoch >= first)
+        firsts = {epoch for epoch in firsts if epoch < first} | ({first} if lost else set())
         if lost:
             restarts.append(Restart(first - 1, swarm[0].began_s, lost))
         kept = [record for record in kept if record.epoch < first] + swarm

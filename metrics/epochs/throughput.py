@@ -1,7 +1,7 @@
 """Swarm epochs from the peers' epochs, and samples per second by wall clock from those.
 
 A swarm epoch ends at the mean of its peers' `ended_s`. The wall time of epoch k is its end minus the end of
-epoch k-1 (for the first, also of a swarm that goes on after the loss of all peers: minus the mean of its peers'
+epoch k-1 (for the first, also of those trained again after the loss of all peers: minus the mean of its peers'
 `began_s`). An epoch without a record of its predecessor has no wall time and is not measured. Warm-up epochs, and
 a last epoch that some running peer has not reported yet, are listed but not measured. If a monitor logged the whole
 swarm (imported logs), end, wall time and samples are the monitor's; calculation and communication are always the

@@ -6,10 +6,10 @@ import math
 from decimal import Decimal
 from statistics import median
 
-from metrics.epochs.restarts import records_before_restart
+from metrics.epochs.restarts import training
 from metrics.epochs.scaling import full_scale_epochs
 from metrics.epochs.throughput import swarm_epochs
-from metrics.events.evaluation import evaluations_of, since_restart
+from metrics.events.evaluation import evaluations_of, of_kept_epochs
 from metrics.learning_curve import seconds_until
 from metrics.records import EpochRecord, VmRecord
 from metrics.run import terms_of
@@ -33,8 +33,7 @@ def trained(store: RunStore, goals: Goals, now_s: float, spent_usd: Decimal | No
         return None
     full_scale = full_scale_epochs(raw, terms.scales, terms.raw_target)
     began_s = min(record.began_s for record in epochs)
-    lost = bool(records_before_restart(epochs, vms))
-    rows = since_restart(meta.evaluations, raw) if lost else meta.evaluations
+    rows = of_kept_epochs(meta.evaluations, training(epochs, vms).lost)
     recent = [epoch.duration_s for epoch in raw[-_RECENT:] if epoch.duration_s is not None]
     newest = raw[-1]
     return Trained(

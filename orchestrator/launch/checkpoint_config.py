@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from analysis.planning.checkpoints import writers_of
 from experiments.checkpoints.layout import run_prefix
 from experiments.schema.models import ExperimentSpec
-from experiments.schema.slots import slots
+from metrics.run import terms_of
 from metrics.store.meta import RunMeta
 
 CHECKPOINTS = "checkpoints"
@@ -23,7 +24,7 @@ def checkpoint_config(meta: RunMeta, spec: ExperimentSpec) -> dict[str, Any] | N
         "every_epochs": wanted.every_epochs,
         "every_s": wanted.every_s,
         "keep": wanted.keep,
-        "writers": list(checkpoint_writers(spec)),
+        "writers": list(writers_of(spec, terms_of(meta)[0].book)),
         "start": getattr(meta, "start_from", None),
     }
 
@@ -32,8 +33,3 @@ def checkpoint_prefix(spec: ExperimentSpec, run_id: str) -> str:
     """URL below which a run stores its checkpoints. The experiment must have the section `checkpoint`."""
     assert spec.checkpoint is not None
     return run_prefix(spec.checkpoint.folder(spec.data.shards), run_id)
-
-
-def checkpoint_writers(spec: ExperimentSpec) -> tuple[str, ...]:
-    """Slots in the order in which their peers write checkpoints: the first one that trains does."""
-    return tuple(slot.name for slot in slots(spec))

@@ -13,6 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from analysis.planning.checkpoints import upload_usd
 from analysis.planning.reserve import epoch_egress_usd
 from cloud import targets
 from cloud.durable_file import sync_folder
@@ -177,11 +178,11 @@ def _egress_ceiling(
     spec: ExperimentSpec, book: PriceBook, emulation: EmulationPlan, *, rented: bool
 ) -> EgressCeiling | None:
     """Upper bound of an epoch's traffic cost by the plan, and an epoch's duration on this machine; None: unknown."""
-    usd = epoch_egress_usd(spec, book, rented=rented)
-    if usd is None:
+    usd, checkpoint_usd = epoch_egress_usd(spec, book, rented=rented), upload_usd(spec, book)
+    if usd is None or checkpoint_usd is None:
         return None
     expected_s = emulation.reckoned_epoch_s if emulation.epoch_s is None else emulation.epoch_s
-    return EgressCeiling(usd=str(usd), raw_epoch_s=max(1.0, expected_s))
+    return EgressCeiling(usd=str(usd + checkpoint_usd), raw_epoch_s=max(1.0, expected_s))
 
 
 def _ran(spec: ExperimentSpec, model: Model) -> str:

@@ -16,6 +16,7 @@ from analysis.planning.reserve import (
     missing_traffic,
     pace_of,
     unpriced_traffic,
+    uploads_in_flight_usd,
 )
 from cloud.prices.book import PriceBook, names_of, newest
 from cloud.prices.missing import MissingPrice, as_csv, missing_vms
@@ -56,6 +57,8 @@ def run_spec(
     epoch_usd = epoch_egress_usd(spec, book, rented=rented)
     # Unknown only without a budget, for which it would count: see `check_money`.
     egress_usd = Decimal(0) if epoch_usd is None else epoch_usd
+    epoch_s = emulation.reckoned_epoch_s
+    uploads_usd = uploads_in_flight_usd(spec, book, epoch_s, pace) or Decimal(0)
     requested = slots(spec)
     return RunSpec(
         run_id=run_id,
@@ -86,7 +89,7 @@ def run_spec(
         metering_period_s=pace.metering_period_s,
         decision_s=pace.decision_s,
         teardown_s=pace.teardown_s,
-        egress_usd_per_h=egress_ceiling_usd_per_h(egress_usd, emulation.reckoned_epoch_s, pace),
+        egress_usd_per_h=egress_ceiling_usd_per_h(egress_usd, epoch_s, pace, uploads_usd),
     )
 
 

@@ -14,7 +14,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from naive_numbers import (
     BOOK,
@@ -36,6 +36,7 @@ from synthetic_runs import vm as vm_record
 from analysis.replay import RunRow, read_run, with_speedups
 from cloud.prices.ladder import Ladder, tiered_usd
 from cloud.prices.rows import Price
+from metrics.epochs.restarts import training
 from metrics.records import TABLES, EgressRecord, EpochRecord, IngressRecord, StepRecord, SwarmEpochRecord
 from metrics.run import RunNumbers
 from metrics.stats import t_quantile
@@ -149,6 +150,11 @@ class Held:
         return RunMeta.from_json(self.known)
 
 
+def restarted(held: Held) -> bool:
+    """Whether epochs were lost with all peers: one of three thousand of these runs, which naive_numbers does not know."""
+    return bool(training(held.records("epochs"), held.records("vms")).restarts)
+
+
 def close(value: float | None) -> Any:
     return None if value is None else pytest.approx(value, rel=EXACT, abs=1e-12)
 
@@ -173,6 +179,7 @@ def test_t_quantiles_match_the_table():
 @given(st.integers(0, 10**9), st.booleans())
 def test_a_run_s_numbers(seed: int, watched: bool):
     run = random_run(seed, watched)
+    assume(not restarted(Held(run)))
     assert_same(read_run(Held(run)).row, naive_numbers(run))
 
 
@@ -194,6 +201,7 @@ def test_a_single_gpu_s_rates_and_the_speedups_against_it(seed: int):
         True, True, 2000, 1, [Vm("a", 99.0)], [], [], [], random_steps(random, "a", random.randint(2, 90)), []
     )
     swarm = random_run(seed, watched=True)
+    assume(not restarted(Held(swarm)))
     base, row = with_speedups([read_run(Held(alone)).row, read_run(Held(swarm)).row])
     wall, timed = naive_single(alone.steps)
     assert (base.value("sps_wall"), base.value("sps_phase_timed")) == (close(wall), close(timed))

@@ -51,6 +51,12 @@ _TUNED = (
 )
 
 
+def _checkpoint_line(stored: Mapping[str, Any]) -> str:
+    count = "an unknown number of" if stored["count"] is None else f"about {stored['count']}"
+    each = "of unknown size" if stored["bytes"] is None else f"of {size(stored['bytes'])}"
+    return f"checkpoints: {count}, {each}, written by {stored['writer']}; sending them costs {usd(stored['usd'])}"
+
+
 def _task_line(task: Mapping[str, Any]) -> str:
     if task["sha256"] is None:
         return f"task {task['name']}, which could not be built"
@@ -71,6 +77,8 @@ def plan_lines(plan: Mapping[str, Any]) -> list[str]:
     ]
     if task := plan.get("task"):
         lines.append(f"  {_task_line(task)}")
+    if stored := plan.get("checkpoints"):
+        lines.append(f"  {_checkpoint_line(stored)}")
     if rented:
         lines.append("  Real VMs, rented through SkyPilot" + (_PADDED if plan["emulated"] else ""))
         lines.extend(_TUNED if plan.get("network_tuning") == "wan" else ())

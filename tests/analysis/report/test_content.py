@@ -37,7 +37,7 @@ def test_granularity_card_is_the_ratio_of_the_cards_after_it_with_the_epochs_bes
 
 
 def test_every_class_of_traffic_has_words():
-    assert {*get_args(EgressClass), "store", "control", "unknown"} == CLASS_WORDS.keys()
+    assert {*get_args(EgressClass), "store", "checkpoint", "control", "unknown"} == CLASS_WORDS.keys()
 
 
 def test_tables_have_words_and_units(run: RunNumbers):

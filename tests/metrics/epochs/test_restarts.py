@@ -98,18 +98,19 @@ def test_no_epoch_counts_twice(rows: list[tuple[str, int, float]], ends: dict[st
     """No two records of an epoch that count are separated by a time at which every VM with a record had ended."""
     records = [epoch(name, number, began_s) for name, number, began_s in rows]
     vms = [vm(name, ended_s=ended_s) for name, ended_s in ends.items()]
-    begins_s = [
+    swarms_s = [
         r.began_s
         for r in records
-        if all(_gone_s(q, ends) <= r.began_s for q in records if q.began_s < r.began_s)
+        if all(_gone_s(q, records, ends) <= r.began_s for q in records if q.began_s < r.began_s)
     ]
     for number in range(1, 7):
         times = [r.began_s for r in kept_records(records, vms) if r.epoch == number]
-        assert not any(min(times) < began_s <= max(times) for began_s in begins_s if times)
+        assert not any(min(times) < began_s <= max(times) for began_s in swarms_s if times)
 
 
-def _gone_s(record: EpochRecord, ends: Mapping[str, float]) -> float:
-    return max(record.ended_s, ends.get(record.vm, math.inf))
+def _gone_s(record: EpochRecord, records: Sequence[EpochRecord], ends: Mapping[str, float]) -> float:
+    """When the VM of a record is gone: after its end and its last record."""
+    return max(ends.get(record.vm, math.inf), *(r.ended_s for r in records if r.vm == record.vm))
 
 
 @given(st.lists(st.tuples(st.integers(1, 4), st.integers(1, 3)), min_size=1, max_size=4))

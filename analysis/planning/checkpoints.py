@@ -1,0 +1,137 @@
+"""Checkpoints of a plan: who writes them, their expected size and number, and what their upload costs. Pure.
+
+Reading a checkpoint after the loss of all peers is not planned for, nor is the price of keeping it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+from cloud.prices.book import PriceBook
+from cloud.prices.missing import MissingPrice, missing_egress
+from cloud.prices.rows import Price
+from experiments.schema.models import ExperimentSpec
+from experiments.schema.slots import slots
+from experiments.schema.trained_model import known_model
+
+_GB = 10**9
+_VALUE_BYTES = 4  # weights and the optimizer's state are stored in 32 bits
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedCheckpoints:
+    """The expected checkpoints of a run. None: unknown."""
+
+    writer: str  # the slot whose peer writes them as long as it trains
+    location: str  # its first place
+    bytes: int | None  # of one
+    count: int | None
+    usd: Decimal | None  # for sending all of them from there; keeping them costs extra
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain JSON types, with dollars as strings."""
+        return {
+            "writer": self.writer,
+            "location": self.location,
+            "bytes": self.bytes,
+            "count": self.count,
+            "usd": None if self.usd is None else str(self.usd.quantize(Decimal("0.0001"))),
+        }
+
+
+def planned_checkpoints(
+    spec: ExperimentSpec, book: PriceBook, duration_s: float | None
+) -> PlannedCheckpoints | None:
+    """Plan the checkpoints of an experiment; None if it stores none. `duration_s`: of all epochs, at full scale."""
+    if spec.checkpoint is None:
+        return None
+    writer = writers_of(spec, book)[0]
+    place = next(slot.places[0].infra for slot in slots(spec) if slot.name == writer)
+    one, count = checkpoint_bytes(spec), _count(spec, duration_s)
+    usd = None
+    if one is not None and count is not None:
+        usd = book.egress(place, spec.data.location, one * count)
+    return PlannedCheckpoints(writer, place, one, count, usd)
+
+
+def writers_of(spec: ExperimentSpec, book: PriceBook | None) -> tuple[str, ...]:
+    """Return the slots in the order in which their peers write checkpoints: the first one that trains does.
+
+    The slot whose first place has the cheapest price to the store comes first, slots without a price come last, and
+    slots of the same price are in their order.
+    """
+
+    def usd(place: str) -> Decimal:
+        price = None if book is None else book.egress(place, spec.data.location, _GB)
+        return Decimal("Infinity") if price is None else price
+
+    return tuple(slot.name for slot in sorted(slots(spec), key=lambda slot: usd(slot.places[0].infra)))
+
+
+def checkpoint_bytes(spec: ExperimentSpec) -> int | None:
+    """Return the expected bytes of one checkpoint: the weights and the optimizer's state. None: unknown model."""
+    model, optimizer = known_model(spec.model, spec.task, spec.data), spec.swarm.optimizer
+    if model is None:
+        return None
+    moments = (1 if optimizer.momentum else 0) if optimizer.name == "sgd" else 2
+    return model.parameters * _VALUE_BYTES * (1 + moments)
+
+
+def upload_usd(spec: ExperimentSpec, book: PriceBook) -> Decimal | None:
+    """Return the most that sending one checkpoint may cost: from the most expensive place. 0 without; None: unknown."""
+    if spec.checkpoint is None:
+        return Decimal(0)
+    one = checkpoint_bytes(spec)
+    usd = [None if one is None else book.egress(place, spec.data.location, one) for place in _places(spec)]
+    known = [amount for amount in usd if amount is not None]
+    return max(known) if len(known) == len(usd) else None
+
+
+def uploads_in(spec: ExperimentSpec, seconds: float, epoch_s: float) -> int:
+    """Return the most checkpoints that are sent in a time: one in progress, those that become due, and the last one."""
+    if spec.checkpoint is None:
+        return 0
+    every = spec.checkpoint.every_epochs
+    interval_s = spec.checkpoint.every_s if every is None else every * epoch_s
+    return 2 + math.floor(seconds / max(1.0, interval_s or 0.0))
+
+
+def unpriced_uploads(spec: ExperimentSpec, book: PriceBook) -> list[str]:
+    """List the routes to the store without a price; empty if `upload_usd` is known or the size of the model is not."""
+    if spec.checkpoint is None:
+        return []
+    store = spec.data.location
+    return [
+        f"{place} to the store in {store}" for place in _places(spec) if book.ladder(place, store) is None
+    ]
+
+
+def missing_uploads(spec: ExperimentSpec, book: PriceBook) -> list[MissingPrice]:
+    """List the rows that the book lacks for the routes of `unpriced_uploads`."""
+    if spec.checkpoint is None:
+        return []
+    store = spec.data.location
+    lacking = [place for place in _places(spec) if book.ladder(place, store) is None]
+    return [missing_egress(book, place, store, public=False) for place in lacking]
+
+
+def upload_prices(spec: ExperimentSpec, book: PriceBook) -> list[Price]:
+    """List the rows on which `upload_usd` rests, each ladder by its first tier."""
+    ladders = [book.ladder(place, spec.data.location) for place in _places(spec)] if spec.checkpoint else []
+    return [ladder.tiers[0] for ladder in ladders if ladder is not None]
+
+
+def _count(spec: ExperimentSpec, duration_s: float | None) -> int | None:
+    """Return the number of checkpoints; the state at the end is stored, too."""
+    assert spec.checkpoint is not None
+    every, every_s = spec.checkpoint.every_epochs, spec.checkpoint.every_s
+    if every is not None:
+        return math.ceil((spec.measure.warmup_epochs + spec.measure.epochs) / every)
+    return None if duration_s is None or every_s is None else math.floor(duration_s / every_s) + 1
+
+
+def _places(spec: ExperimentSpec) -> list[str]:
+    return list(dict.fromkeys(place.infra for slot in slots(spec) for place in slot.places))
