@@ -179,12 +179,8 @@ class RunNumbers:
             lost_work=lost,
             discarded_epochs=sum(one.epochs for one in lost),
             discarded_by_vm=Counter(vm for vm, _ in {(r.vm, r.epoch) for r in trained.lost}),
-<<<<<<< HEAD
-            checkpoints=checkpoints_of(events),
-            utilisation=tuple(sorted(store.records("utilisation"), key=lambda r: (r.vm, r.began_s))),
-=======
             checkpoints=stored,
->>>>>>> n21-control
+            utilisation=tuple(sorted(store.records("utilisation"), key=lambda r: (r.vm, r.began_s))),
             lost_s=tuple(event.at_s for event in events if event.kind == SWARM_LOST),
             logged_rates=_logged_rates(meta.logs.epoch_rates, watched),
             spending=Spending(
