@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from cloud.targets import target_of
 from experiments.parse.load import from_document
@@ -23,6 +24,11 @@ if TYPE_CHECKING:
 
 _STORED = "checkpoint_stored"  # kind of the journal's notes
 _CONNECT_S, _ATTEMPTS = 5.0, 2
+_HERE = (
+    "127.0.0.1",
+    "::1",
+    "localhost",
+)  # other addresses of embedded stores are those of an emulated network
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,29 +132,31 @@ def _source(
     if (folder / CHECKPOINTS).is_dir():
         return CheckpointFolder(folder / CHECKPOINTS, run_id), "folder", str(folder / CHECKPOINTS), ""
     options = client_options(spec, store_keys(spec, environ))
-    endpoint, attempts = spec.data.endpoint, _ATTEMPTS
+    endpoint = spec.data.endpoint
     if not endpoint and not target_of(meta.target).rents:
         embedded = _embedded(folder)
-        if embedded is None:
+        if not embedded and meta.status != "running":
             return (
                 None,
                 "",
                 prefix,
                 "the run's embedded store is gone, and no checkpoint was copied out of it",
             )
-        endpoint, attempts = (
-            str(embedded["endpoint"]),
-            1,
-        )  # in the emulated network, it is not reachable from here
-        options |= {key: str(embedded[key]) for key in ("access_key", "secret_key")}
-    settings = {"endpoint": endpoint, "connect_timeout_s": _CONNECT_S, "attempts": attempts, **options}
+        if not embedded or urlsplit(embedded["endpoint"]).hostname not in _HERE:
+            return None, "", prefix, (
+                "only the run's VMs reach its embedded store; the newest checkpoint is copied out of it when the run ends"
+            )  # fmt: skip
+        endpoint = embedded["endpoint"]
+        options |= {key: embedded[key] for key in ("access_key", "secret_key")}
+    settings = {"endpoint": endpoint, "connect_timeout_s": _CONNECT_S, "attempts": _ATTEMPTS, **options}
     return CheckpointStore(prefix, settings), "store", prefix, ""
 
 
-def _embedded(folder: Path) -> dict[str, Any] | None:
-    """Endpoint and keys of the run's embedded store; None if it is gone."""
+def _embedded(folder: Path) -> dict[str, str]:
+    """Endpoint and keys of the run's embedded store; empty if it is not there."""
     try:
         state = json.loads((folder / "cloud" / "store" / "store.json").read_text())
     except (OSError, ValueError):
-        return None
-    return state if state.get("endpoint") and state.get("secret_key") else None
+        return {}
+    known = {key: str(state.get(key) or "") for key in ("endpoint", "access_key", "secret_key")}
+    return known if all(known.values()) else {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,13 @@ def test_all_peers_lost_at_once(clean_home: Path, tmp_path: Path, monkeypatch: p
         manifest = Manifest.from_json((kept / "manifest.json").read_text(), str(kept))
         assert (manifest.epoch, manifest.name, manifest.run_id) == (LAST, kept.name, run.run_id)
         assert sha_of(kept / "model") == sha
+        pulled = orch("pull", "latest", "-o", "m")
+        assert (pulled.returncode, pulled.stdout) == (0, "m\n"), pulled.stderr
+        assert sha_of(tmp_path / "m") == sha
+        evaluated = orch("evaluate", "m", "-o", "json", timeout_s=120)
+        assert evaluated.returncode == 0, evaluated.stderr
+        found = json.loads(evaluated.stdout)
+        assert found["figures"] == found["reported"] == summary["evaluation"]
     finally:
         run.close()
 

@@ -125,3 +125,23 @@ def test_a_swarm_that_was_lost_goes_on_from_its_checkpoint(
     finally:
         for peer in peers:
             peer.kill()
+
+
+def test_a_plain_loop_goes_on_from_its_checkpoint(tmp_path: Path, stored: Stored) -> None:
+    first = PeerProcess(tmp_path / "a0", config("a", 0, stored, plain=True, max_epochs=1000))
+    second = None
+    try:
+        first.wait_for(lambda status: status.get("checkpoints", {}).get("stored"))
+        first.kill()
+        newest = stored.checkpoints().newest()
+        assert newest is not None
+        last = newest.epoch + 1
+        second = PeerProcess(tmp_path / "a1", config("a", 1, stored, plain=True, max_epochs=last))
+        done = second.wait_for(lambda status: status["phase"] == "done")
+        assert done["checkpoints"]["restored"]["name"] == newest.name
+        assert (done["epoch"], done["warnings"]) == (last, [])
+        assert done["checkpoints"]["stored"][-1]["epoch"] == last
+    finally:
+        for peer in (first, second):
+            if peer is not None:
+                peer.kill()

@@ -191,6 +191,17 @@ def test_an_unreachable_store_leaves_the_journals_notes(world: World, orch: Call
     code, _, err = orch("pull", LOCAL)
     assert code == 2
     assert "embedded store is gone" in err
+    state = {"endpoint": "http://10.77.0.1:8080", "access_key": "a", "secret_key": "s"}
+    path = run_folder(world.home, LOCAL) / "cloud/store/store.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(state))  # the run goes on: its store is in the emulated network
+    code, _, err = orch("checkpoints", LOCAL)
+    assert code == 0
+    assert "the newest checkpoint is copied out of it when the run ends" in err
+    path.write_text(json.dumps({**state, "endpoint": "http://127.0.0.1:9"}))  # loopback
+    code, found, err = orch("checkpoints", LOCAL, "-o", "json")
+    assert (code, found["source"]) == (0, "journal")
+    assert "127.0.0.1:9" in err
 
 
 def test_a_run_without_checkpoints_says_how_to_store_some(world: World, orch: Call):
