@@ -13,6 +13,7 @@ from cloud.local import LocalCloud
 from cloud.vm_report import read_status
 from experiments.checkpoints.manifest import Manifest
 from experiments.peer.training.parameter_digest import parameters_sha
+from metrics.records import SWARM_LOST
 from metrics.store.database import RunStore
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -58,8 +59,14 @@ def test_all_peers_lost_at_once(clean_home: Path, tmp_path: Path, monkeypatch: p
         assert lost_at - epoch <= EVERY
         assert {status["epoch"] for status in ended.values()} == {LAST}
         (sha,) = {status["parameters_sha"] for status in ended.values()}
+        assert {one["epoch"] for one in summary["checkpoints"]["restored"]} == {epoch}
+        assert summary["checkpoints"]["newest"]["epoch"] == LAST
+        assert summary["lost_work"]["epochs"] <= EVERY
+        assert summary["epochs"]["measured"] <= LAST - 1, "no epoch counts twice"
         with RunStore.open_reader(run.folder / "run.db") as store:
             rows = store.records("epochs")
+            (lost,) = [event.cause for event in store.records("events") if event.kind == SWARM_LOST]
+            assert "training goes on at epoch" in lost
             assert store.meta("warnings") == []
         first = min(row.epoch for row in rows if row.vm in ended)
         assert first == epoch + 1, "no epoch is trained again that the checkpoint has"
