@@ -96,7 +96,8 @@ def test_the_ballast_is_sent_as_the_model_is(model: str, rank: int, data: st.Dat
     assert vectors >= 0
     own = sent([*learns, *((sides, 1) for sides in made.matrices), ((vectors,), 1)], rank)
     assert own.wire == round(full.wire / scale)
-    assert made.parameters == pytest.approx(models()[model].parameters / scale, rel=0.05)
+    # of ranks above 50, near the largest scale, up to 6.4 % are missing: matrices too small to be factored
+    assert made.parameters == pytest.approx(models()[model].parameters / scale, rel=0.08)
     # a matrix too small to be factored is left out, and its share of the factors is sent whole
     assert own.rows == pytest.approx(full.rows / scale, rel=0.3, abs=8)
     assert own.columns == pytest.approx(full.columns / scale, rel=0.3, abs=8)
