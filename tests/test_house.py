@@ -304,7 +304,9 @@ def test_what_the_readme_says_orch_does_not_do_is_still_so():
     assert "*Split a model.*" in box
     peer = [path.read_text() for path in (ROOT / "experiments" / "peer").rglob("*.py")]
     assert peer
-    assert not [text for text in peer if "FullyShardedDataParallel" in text or "torch.distributed.pipelining" in text]
+    assert not [
+        text for text in peer if "FullyShardedDataParallel" in text or "torch.distributed.pipelining" in text
+    ]
 
 
 def test_commands_of_the_readme_fit_on_a_line():

@@ -200,10 +200,11 @@ def assemble(config: PeerConfig, folder: Path, temporary: Path, status: Status) 
         record_descendants()
     periodic = None
     if config.evaluate_every_epochs and heldout is not None:
-        again = held_out(config, opener, task, partial(status.left_out, "heldout"))
+        copy = build_copy(config)  # also collates, since the training does at the same time
+        again = held_out(config, opener, copy, partial(status.left_out, "heldout"))
         assert again is not None
         warn = partial(status.warn, "evaluation")
-        periodic = PeriodicEvaluation(build_copy(config), again, publisher.evaluation, warn)
+        periodic = PeriodicEvaluation(copy, again, publisher.evaluation, warn)
         parts.callback(periodic.stop, _EVALUATION_S)
     return Peer(
         config=config,
@@ -414,7 +415,6 @@ class Peer:
         self.membership.announce("training", epoch.epoch)
         self.steps.flush()
         self.status.set(epoch=epoch.epoch, data_position=self._position())
-        self.status.set(epoch=epoch.epoch)
         if self.checkpoints is not None:
             self.checkpoints.epoch_ended(epoch.epoch)
         if epoch.dropped:

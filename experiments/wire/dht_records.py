@@ -37,6 +37,7 @@ MAX_VALUE_BYTES = 32 * 1024  # of the signed value; larger ones are rejected unr
 _PHASES_TOLERANCE = 0.05  # of the wall time
 _SYNC = 5  # index of the synchronising step among the phases
 _DAY_S = 86400.0
+_LARGEST_FIGURE = 1e30  # so that sums of figures are finite
 MAX_METRICS = 32  # of an evaluation
 METRIC_NAME = r"[a-z][a-z0-9_.-]{0,39}"
 
@@ -284,10 +285,16 @@ def decode_evaluations(
         metrics = {str(k): float(v) for k, v in r.metrics.items()} if isinstance(r, _TaskEvaluation) else {}
         _require(r.accuracy is None or 0.0 <= r.accuracy <= 1.0, f"accuracy {r.accuracy} outside 0..1")
         _require(len(metrics) <= MAX_METRICS, f"{len(metrics)} metrics")
-        _require(all(math.isfinite(value) for value in metrics.values()), "a metric is not finite")
-        _check_time(r.at, now_s)
+        _require(
+            all(abs(value) <= _LARGEST_FIGURE for value in metrics.values()),
+            "a metric is not finite, or huge",
+        )
         rows.append(Evaluation(vm, r.epoch, r.at, r.accuracy, _loss(r.loss), r.samples, metrics))
     _check_order([r.epoch for r in rows])
+    _require(all(a.at_s <= b.at_s for a, b in itertools.pairwise(rows)), "evaluations out of order")
+    _check_time(
+        rows[-1].at_s, now_s
+    )  # a peer's turn to evaluate may come once in days: the others may be old
     return parsed.seq, rows
 
 
@@ -426,5 +433,5 @@ def _finite_or_none(number: float | None) -> float | None:
 
 
 def _loss(number: float | None) -> float | None:
-    _require(number is None or math.isfinite(number), "loss is not finite")
+    _require(number is None or abs(number) <= _LARGEST_FIGURE, "loss is not finite, or huge")
     return number

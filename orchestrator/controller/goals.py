@@ -19,21 +19,27 @@ from orchestrator.core.until import Goals, Trained
 _RECENT = 3  # epochs whose duration is expected of the next ones
 
 
-def trained(store: RunStore, goals: Goals, now_s: float, spent_usd: Decimal | None) -> Trained | None:
+def trained(
+    store: RunStore, goals: Goals, now_s: float, spent_usd: Decimal | None, last_epoch: int
+) -> Trained | None:
     """Return what was trained until the newest epoch that all of its peers reported. None: there is none yet.
 
-    `spent_usd`: dollars so far, None if unknown.
+    `spent_usd`: dollars so far, None if unknown. `last_epoch`: of the experiment; a VM that reports later ones lies.
     """
     meta = store.run_meta()
     terms, _ = terms_of(meta)
-    epochs: list[EpochRecord] = store.records("epochs")
+    epochs: list[EpochRecord] = [row for row in store.records("epochs") if row.epoch <= last_epoch]
     vms: list[VmRecord] = store.records("vms")
     raw = [epoch for epoch in swarm_epochs(epochs, meta.warmup_epochs, vms=vms) if epoch.complete]
     if not raw:
         return None
     full_scale = full_scale_epochs(raw, terms.scales, terms.raw_target)
     began_s = min(record.began_s for record in epochs)
-    rows = of_kept_epochs(meta.evaluations, training(epochs, vms).lost)
+    rows = [
+        row
+        for row in of_kept_epochs(meta.evaluations, training(epochs, vms).lost)
+        if int(row["epoch"]) <= last_epoch
+    ]
     recent = [epoch.duration_s for epoch in raw[-_RECENT:] if epoch.duration_s is not None]
     newest = raw[-1]
     return Trained(

@@ -304,7 +304,7 @@ class Shell:
         usd = None
         if goals.usd is not None and self._spent is not None:
             usd = self._spent(self._store, now_s, self.state).spent_usd
-        at = trained(self._store, goals, now_s, usd)
+        at = trained(self._store, goals, now_s, usd, self._requests.last_epoch)
         return [at] if at is not None and at.epoch < self._requests.last_epoch else []
 
     def _write_last_epoch(self) -> None:

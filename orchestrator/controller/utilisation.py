@@ -83,6 +83,7 @@ def is_plausible(row: UtilisationRecord) -> bool:
         all(0 <= value < 2**63 and math.isfinite(value) for value in numbers)
         and all((getattr(row, name) or 0.0) <= 1.0 for name in _SHARES)
         and row.scope in _SCOPES
-        and row.wall_s > 0
+        and 0.1 <= row.wall_s <= 3600
+        and row.began_s < 1e11
         and row.cores > 0
     )

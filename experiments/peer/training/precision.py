@@ -35,6 +35,7 @@ class Precision:
         self.scale = _FIRST_SCALE if name == "fp16" else 1.0
         self.dropped = 0  # accelerator steps whose gradients were not finite
         self.warn: Callable[[str], None] = lambda text: None  # called when `dropped` has grown
+        self._others = 0  # dropped by the VM's other accelerators
         self._good = self._bad = 0  # steps in a row
 
     def autocast(self) -> AbstractContextManager[object]:
@@ -59,14 +60,23 @@ class Precision:
             self.scale, self._good = 2.0 * self.scale, 0
         return finite
 
+    def others_dropped(self, count: int) -> None:
+        """Count what the VM's other accelerators have dropped so far."""
+        if count != self._others:
+            self._others = count
+            self._tell()
+
+    def _tell(self) -> None:
+        self.warn(
+            f"fp16: the gradients of {self.dropped + self._others} accelerator steps were not finite and were dropped "
+            f"(some at the start are normal); the loss scale is now {self.scale:g}"
+        )
+
     def _overflowed(self) -> None:
         self.dropped += 1
         self.scale = max(_LEAST_SCALE, self.scale / 2.0)
         _log.warning("gradients are not finite and are dropped; the loss scale is now %g", self.scale)
-        self.warn(
-            f"fp16: the gradients of {self.dropped} accelerator steps were not finite and were dropped (some at the start "
-            f"are normal); the loss scale is now {self.scale:g}"
-        )
+        self._tell()
         if self._bad >= _BAD_STEPS:
             raise TaskError(
                 f"the gradients of {self._bad} steps in a row were not finite in fp16, also without a loss scale; set "

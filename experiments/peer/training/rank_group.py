@@ -18,7 +18,7 @@ class RankGroup:
     """The processes of one VM, one for each accelerator. Rank 0 is the peer; all ranks call the same methods in the same order.
 
     They connect over the loopback interface, whose traffic is not billed and not counted as egress. When a rank ends, the
-    others' operations raise RuntimeError.
+    others' operations raise RuntimeError; with NCCL only after a time limit.
     """
 
     def __init__(self, rank: int, count: int, meeting: Path, device: torch.device) -> None:

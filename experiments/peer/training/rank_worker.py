@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
@@ -44,9 +45,10 @@ class Ready:
 
 @dataclass(frozen=True)
 class Accumulated:
-    """The loss of a batch."""
+    """The loss of a batch, and how many steps' gradients this rank has dropped so far, because they were not finite."""
 
     loss: float
+    dropped: int
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ Answer = Ready | Accumulated | Failed
 def run_rank(
     parent: int, rank: int, config: PeerConfig, folder: Path, meeting: Path, orders: Any, answers: Any
 ) -> None:
-    """Carry out `orders` (a queue of `Order`) until the peer ends this process. `answers`: a queue of `Answer`."""
+    """Carry out `orders` (a queue of pickled `Order`) until the peer ends this process. `answers`: a queue of `Answer`."""
     die_with_parent(parent)
     os.chdir(folder)
     torch.set_num_threads(config.threads or threads_of_rank(config.ranks))
@@ -74,7 +76,7 @@ def run_rank(
         answers.put(Ready())
         group = RankGroup(rank, config.ranks, meeting, task.device)
         while True:
-            _carry_out(orders.get(), task, group, config.coalesce, answers)
+            _carry_out(ForkingPickler.loads(orders.get()), task, group, config.coalesce, answers)
     except Exception as error:  # noqa: BLE001 - raised in the peer
         reason = str(error) if isinstance(error, TaskError) else describe_error(error)
         answers.put(Failed(reason, isinstance(error, TaskError)))
@@ -93,7 +95,7 @@ def _carry_out(order: Order, task: TaskRunner, group: RankGroup, coalesce: int, 
             if task.check_loss(value, samples):
                 task.backward(loss / coalesce)
             task.wait()
-            answers.put(Accumulated(value))
+            answers.put(Accumulated(value, task.precision.dropped))
         case AverageGradients():
             group.average_gradients(task.parameters())
         case CopyModel(drop_gradients):

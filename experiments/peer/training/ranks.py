@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from experiments.peer.training.rank_worker import (
     threads_of_rank,
 )
 from experiments.peer.training.task import TaskRunner
+from experiments.pipeline.errors import describe_error
 from experiments.tasks.protocol import Batch, TaskError
 
 _log = logging.getLogger(__name__)
@@ -42,7 +44,7 @@ _LOOK_S = 0.2
 class _Rank:
     number: int
     process: Any
-    orders: Any  # queue of Order
+    orders: Any  # queue of pickled Order
     answers: Any  # queue of Answer
 
 
@@ -59,6 +61,9 @@ class Ranks:
         The processes end with the calling thread. Raises TaskError, WorkerEndedError.
         """
         self._task = task
+        self._dropped: dict[
+            int, int
+        ] = {}  # by rank: steps whose gradients were not finite and were dropped (fp16)
         torch.set_num_threads(config.threads or threads_of_rank(config.ranks))
         meeting = temporary / "ranks"
         context = torch.multiprocessing.get_context(
@@ -82,9 +87,9 @@ class Ranks:
         _log.info("%d accelerators of this VM train together", config.ranks)
 
     def accumulate(self, batches: Sequence[Batch], samples: Sequence[Sequence[tuple[str, str]]]) -> None:
-        """Let each of the other ranks add the gradients of its batch; returns at once."""
+        """Let each of the other ranks add the gradients of its batch; returns at once. Raises TaskError."""
         for rank, batch, places in zip(self._ranks, batches, samples, strict=True):
-            rank.orders.put(Accumulate(batch, tuple(places)))
+            _send(rank, Accumulate(batch, tuple(places)))
 
     def losses(self, stop: threading.Event) -> list[float] | None:
         """Wait for the batches of the last `accumulate`. None if `stop` was set meanwhile. Raises TaskError, WorkerEndedError."""
@@ -94,6 +99,8 @@ class Ranks:
             if answer is None:
                 return None
             found.append(answer.loss)
+            self._dropped[rank.number] = answer.dropped
+        self._task.precision.others_dropped(sum(self._dropped.values()))
         return found
 
     def average_gradients(self) -> None:
@@ -116,7 +123,9 @@ class Ranks:
 
     def _together(self, order: Order, own_part: Any) -> None:
         for rank in self._ranks:
-            rank.orders.put(order)
+            self._check(rank)  # NCCL would wait for one that is gone until its time limit
+        for rank in self._ranks:
+            _send(rank, order)
         try:
             own_part()
         except RuntimeError as error:  # of torch.distributed
@@ -157,6 +166,18 @@ class Ranks:
             f"the process of accelerator {rank.number} ended with exit code {rank.process.exitcode}; "
             "the VM may have too little memory: lower swarm.batch_size"
         )
+
+
+def _send(rank: _Rank, order: Order) -> None:
+    """Send an order. It is pickled here, since the queue's thread would only print an error, and the rank be awaited."""
+    try:
+        data = bytes(ForkingPickler.dumps(order))
+    except Exception as error:
+        raise TaskError(
+            f"collate gives a batch that cannot be sent to another process of this VM ({describe_error(error)}); return "
+            "tensors, numbers, text, and lists, tuples or dictionaries of them"
+        ) from error
+    rank.orders.put(data)
 
 
 def _checked(rank: _Rank, answer: Answer, kind: type[Any]) -> Any:

@@ -30,25 +30,38 @@ def test_what_was_trained_is_what_the_report_says(tmp_path: Path):
     with RunStore.open_writer(tmp_path / "run.db") as store:
         rows = [{"vm": "x", "epoch": e, "at_s": 1.7e9, "loss": 3.0 - e, "samples": 9} for e in (2, 4, 5)]
         store.set_meta("evaluations", rows)
-        at = trained(store, LOSS, 1.8e9, Decimal(3))
+        at = trained(store, LOSS, 1.8e9, Decimal(3), 100)
         point = RunNumbers.of(store).curve.points[-1]
         assert at is not None
         assert (at.epoch, at.samples, at.trained_s) == (5, point.samples, pytest.approx(point.trained_s))
         assert (at.now_s, at.spent_usd, at.evaluated) == (1.8e9, Decimal(3), (1.0, -1.0, -2.0))
         assert at.epoch_s == pytest.approx(30.0)
-        assert trained(store, Goals(samples=1), 1.8e9, None) == replace(at, spent_usd=None, evaluated=())
+        assert trained(store, Goals(samples=1), 1.8e9, None, 100) == replace(at, spent_usd=None, evaluated=())
 
 
 def test_an_epoch_that_a_peer_has_not_reported_yet_does_not_count(tmp_path: Path):
     with RunStore.open_writer(tmp_path / "run.db") as store:
         store.set_meta("run_id", "r")
-        assert trained(store, LOSS, 99.0, None) is None
+        assert trained(store, LOSS, 99.0, None, 100) is None
         for name in ("a", "b"):
             store.upsert_vm(vm(name))
         store.append("epochs", [epoch("a", 1), epoch("b", 1), epoch("a", 2, 12.0)])
-        at = trained(store, LOSS, 99.0, None)
+        at = trained(store, LOSS, 99.0, None, 100)
         assert at is not None
         assert (at.epoch, at.samples) == (1, 256.0)
+
+
+def test_a_vm_that_reports_impossible_epochs_reaches_nothing(tmp_path: Path):
+    with RunStore.open_writer(tmp_path / "run.db") as store:
+        for name in ("a", "b"):
+            store.upsert_vm(vm(name))
+        honest = [epoch("a", 1), epoch("b", 1)]
+        store.append("epochs", [*honest, epoch("b", 10**6), epoch("b", 10**6 + 1)])
+        row = {"vm": "b", "epoch": 10**6, "at_s": 40.0, "loss": 0.5, "samples": 9}
+        store.set_meta("evaluations", [row])
+        at = trained(store, LOSS, 99.0, None, 100)
+        assert at is not None
+        assert (at.epoch, at.evaluated) == (1, ())
 
 
 def test_evaluations_of_lost_weights_reach_nothing(tmp_path: Path):
@@ -58,7 +71,7 @@ def test_evaluations_of_lost_weights_reach_nothing(tmp_path: Path):
         store.append("epochs", [epoch("a", n, 12.0 * n) for n in (1, 2, 3)] + [epoch("b", 1, 100.0)])
         row = {"vm": "a", "epoch": 2, "at_s": 40.0, "loss": 0.5, "samples": 9}
         store.set_meta("evaluations", [row])
-        at = trained(store, LOSS, 199.0, None)
+        at = trained(store, LOSS, 199.0, None, 100)
         assert at is not None
         assert (at.epoch, at.evaluated, at.trained_s) == (1, (), 100.0)
 

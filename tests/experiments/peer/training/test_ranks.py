@@ -94,6 +94,24 @@ def test_the_others_follow_the_peers_weights_bit_by_bit(pair: tuple[TaskRunner, 
     task.model.zero_grad(set_to_none=False)
 
 
+def test_a_batch_that_cannot_be_sent_is_an_error_and_not_awaited(pair: tuple[TaskRunner, Ranks]) -> None:
+    class Local:
+        pass
+
+    _, ranks = pair
+    with pytest.raises(TaskError, match="collate gives a batch that cannot be sent to another process"):
+        ranks.accumulate([Local()], PLACES)
+
+
+def test_steps_that_others_dropped_are_counted(pair: tuple[TaskRunner, Ranks]) -> None:
+    task, _ = pair
+    told: list[str] = []
+    task.precision.warn = told.append
+    for count in (0, 2, 2, 3):
+        task.precision.others_dropped(count)
+    assert [text.split("gradients of ")[1].split()[0] for text in told] == ["2", "3"]
+
+
 def test_what_ends_a_rank_ends_the_peer(pair: tuple[TaskRunner, Ranks]) -> None:
     """Last: the rank is gone after it."""
     _, ranks = pair
