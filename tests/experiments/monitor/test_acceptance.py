@@ -204,6 +204,20 @@ def test_evaluations_are_validated_too():
     assert [one.reason for one in wrong] == ["values"]
 
 
+def test_only_the_newest_evaluation_must_be_of_today():
+    """A peer whose turn comes every other day publishes its last three."""
+    gate, a = _gate(), _peer("a")
+    days = [NOW_S - 4 * 86400, NOW_S - 2 * 86400, NOW_S]
+    rows = [Evaluation(a.vm, 4 + n, at_s, 0.9, 0.3, 500) for n, at_s in enumerate(days)]
+    value = encode_evaluations("a", 0, 1, rows)
+    assert gate.offer([a.entry(value, field=EVALUATIONS_FIELD)], _roster(), NOW_S) == (rows, [])
+    for seq, times in enumerate(([days[2], days[1], days[2]], [days[0], days[1], NOW_S - 90_000]), start=2):
+        for one, at_s in zip(value["evals"], times, strict=True):
+            one["at"] = at_s
+        _, wrong = gate.offer([a.entry(value | {"seq": seq}, field=EVALUATIONS_FIELD)], _roster(), NOW_S)
+        assert [one.reason for one in wrong] == [["values"], ["clock"]][seq - 2]
+
+
 @pytest.mark.parametrize(
     ("metrics", "reason"),
     [
