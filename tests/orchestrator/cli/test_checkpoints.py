@@ -318,6 +318,22 @@ def test_a_changed_or_foreign_folder_is_not_evaluated(world: World, orch: Call):
     assert "give a run, or a folder that `orch pull` wrote" in err
 
 
+@pytest.mark.parametrize("named", [{"call": "orchestrator_call:touch"}, {"with": {"n": 1}}])
+def test_code_that_a_checkpoint_names_is_not_called(
+    world: World, orch: Call, monkeypatch: pytest.MonkeyPatch, named: dict[str, Any]
+):
+    called = list[Any]()
+    monkeypatch.setitem(sys.modules, "orchestrator_call", cast(Any, SimpleNamespace(touch=called.append)))
+    kept = run_folder(world.home, LOCAL) / "checkpoints" / world.checkpoints[1].name
+    task = kept / "model" / "task.json"
+    task.write_text(json.dumps({**json.loads(task.read_text()), **named}))
+    manifest = replace(world.checkpoints[1], run_id=LOCAL, files=describe(kept))
+    (kept / "manifest.json").write_text(manifest.to_json())
+    code, _, err = orch("evaluate", LOCAL)
+    assert (code, called) == (1, [])
+    assert f"task.json is of another task: its '{next(iter(named))}' is" in err
+
+
 def test_plain_transformers_loads_a_pulled_folder_with_tied_weights(tmp_path: Path):
     from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
