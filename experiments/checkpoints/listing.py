@@ -21,6 +21,11 @@ class Listed:
     problem: CheckpointError | None
     bytes: int  # of all its objects, the manifest's included
 
+    @property
+    def unfinished(self) -> bool:
+        """Whether it never was complete: its upload did not finish, or is going on."""
+        return self.problem is not None and self.problem.code == "incomplete" and self.manifest is None
+
 
 def examine(
     name: str, where: str, run_id: str, sizes: Mapping[str, int], manifest_text: str | None

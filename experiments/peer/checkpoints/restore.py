@@ -70,10 +70,11 @@ class Restorer:
                     if self._stopped():
                         return None
                     problems.append(str(error))
-            elif listed.problem.code != "incomplete":
+            elif listed.unfinished:
+                continue
+            else:
                 problems.append(str(listed.problem))
-            if problems:
-                self._warn(listed.name, f"a checkpoint was passed over: {problems[-1]}")
+            self._warn(listed.name, f"a checkpoint was passed over: {problems[-1]}")
         if problems:
             raise RestoreError(
                 f"none of the checkpoints below {self._prefix} can be used: {'; '.join(problems)}; repair or delete them, or "

@@ -274,6 +274,32 @@ def test_an_older_one_replaces_a_corrupt_one_and_no_good_one_is_an_error(
         FakePeer(tmp_path / "c", slot="b").checkpoints.prepare()
 
 
+def test_a_checkpoint_that_lost_a_file_is_a_problem_and_an_unfinished_upload_is_none(
+    bucket: None, tmp_path: Path
+) -> None:
+    def lose(name: str, file: str) -> None:
+        url = store().url_of(name, file)
+        store().client().delete_object(Bucket=url.bucket, Key=url.key)
+
+    first = FakePeer(tmp_path / "a")
+    for epoch in (2, 4):
+        first.ended(epoch)
+    lose("epoch-00000004-run-1-a-1", "state/optimizer.safetensors")
+    peer = FakePeer(tmp_path / "b", slot="b")
+    peer.checkpoints.prepare()
+    assert peer.calls == [("announced", 2)]
+    (warning,) = peer.status["warnings"]
+    assert "epoch-00000004-run-1-a-1 lacks its file state/optimizer.safetensors" in warning
+    lose("epoch-00000002-run-1-a-1", "model/model.safetensors")
+    with pytest.raises(RestoreError, match=r"lacks its file state/.*lacks its file model/"):
+        FakePeer(tmp_path / "c").checkpoints.prepare()
+    for name in ("epoch-00000002-run-1-a-1", "epoch-00000004-run-1-a-1"):
+        lose(name, "manifest.json")
+    nothing = FakePeer(tmp_path / "d")
+    nothing.checkpoints.prepare()
+    assert nothing.calls == []
+
+
 def test_a_run_starts_from_the_checkpoint_of_another(bucket: None, tmp_path: Path) -> None:
     other = run_prefix(TO, "run-0")
     kept = plain_files(tmp_path / "kept", 1)
