@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from experiments.checkpoints.errors import CheckpointError
 from experiments.checkpoints.layout import MANIFEST, parse_name
-from experiments.checkpoints.manifest import Manifest
+from experiments.checkpoints.manifest import MAX_BYTES, Manifest, corrupt
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,13 +32,16 @@ def examine(
 ) -> Listed:
     """Judge a checkpoint by the sizes of its files (by relative name) and the text of its manifest.
 
-    `where`: URL or path of the checkpoint; `run_id`: the run below whose prefix it was found.
+    The text of a manifest of more than `MAX_BYTES` need not be read. `where`: URL or path of the checkpoint; `run_id`: the
+    run below whose prefix it was found.
     """
     parsed = parse_name(name)
     assert parsed is not None
     manifest: Manifest | None = None
     problem: CheckpointError | None = None
     try:
+        if (size := sizes.get(MANIFEST, 0)) > MAX_BYTES:
+            raise corrupt(f"{where}/{MANIFEST}", f"it has {size} bytes, more than {MAX_BYTES}")
         if manifest_text is None:
             raise CheckpointError(
                 "incomplete", f"{where} has no {MANIFEST}: its upload did not finish, or is going on"

@@ -20,7 +20,7 @@ from cloud.storage.url import S3Url
 from experiments.checkpoints.errors import CheckpointError
 from experiments.checkpoints.layout import MANIFEST, parse_key, parse_name
 from experiments.checkpoints.listing import Listed, examine, newest_first, removable
-from experiments.checkpoints.manifest import Manifest
+from experiments.checkpoints.manifest import MAX_BYTES, Manifest
 
 _log = logging.getLogger(__name__)
 _PROBE = "write-check"  # object that `check_writable` stores and deletes
@@ -78,7 +78,7 @@ class CheckpointStore:
                     self.where(name),
                     self.run_id,
                     files,
-                    self._text(name) if MANIFEST in files else None,
+                    self._text(name) if files.get(MANIFEST, MAX_BYTES + 1) <= MAX_BYTES else None,
                 )
                 for name, files in sizes.items()
             ]
@@ -194,7 +194,7 @@ class CheckpointStore:
             with storage_errors(self.client.endpoint, url.bucket, url.key):
                 body = self.client().get_object(Bucket=url.bucket, Key=url.key)["Body"]
                 with contextlib.closing(body):
-                    return body.read().decode("utf-8", errors="replace")
+                    return body.read(MAX_BYTES + 1).decode("utf-8", errors="replace")
         except KeyMissingError:
             return None
 
