@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from experiments.checkpoints.download import download, remove_partial
 from experiments.checkpoints.errors import CheckpointError
+from experiments.checkpoints.listing import Listed
 from experiments.checkpoints.manifest import Manifest
 from experiments.checkpoints.state import load_state
 from experiments.checkpoints.store import CheckpointStore
@@ -58,27 +59,25 @@ class Restorer:
     def fetch(self) -> Fetched | None:
         """Download the newest checkpoint, unless that was done before; None if there is none.
 
-        If it cannot be used, the next older one is taken, with a warning. Raises RestoreError if there are checkpoints, but
-        none can be used; StorageError, OSError.
+        If it cannot be used, the next older one is taken, with a warning. The store is listed again after each failed
+        download: retention of a swarm that trains may have deleted what was being downloaded. Raises RestoreError if there
+        are checkpoints, but none can be used; StorageError, OSError.
         """
-        store, problems = self._open_store(self._prefix), list[str]()
-        for listed in store.list():
-            if listed.problem is None:
-                try:
-                    return self._download(store, listed.name, self._task_sha256)
-                except CheckpointError as error:
-                    if self._stopped():
-                        return None
-                    problems.append(str(error))
-            elif listed.unfinished:
-                continue
-            else:
-                problems.append(str(listed.problem))
-            self._warn(listed.name, f"a checkpoint was passed over: {problems[-1]}")
-        if problems:
+        store, failed = self._open_store(self._prefix), dict[str, str]()
+        while True:
+            chosen, problems = self._newest_usable(store.list(), failed)
+            if chosen is None:
+                break
+            try:
+                return self._download(store, chosen.name, self._task_sha256)
+            except CheckpointError as error:
+                if self._stopped():
+                    return None
+                failed[chosen.name] = str(error)
+        if problems or failed:
             raise RestoreError(
-                f"none of the checkpoints below {self._prefix} can be used: {'; '.join(problems)}; repair or delete them, or "
-                "launch again with a new run"
+                f"none of the checkpoints below {self._prefix} can be used: {'; '.join(problems or failed.values())}; repair "
+                "or delete them, or launch again with a new run"
             )
         if self._start is None:
             return None
@@ -104,6 +103,20 @@ class Restorer:
             ) from error
         shutil.rmtree(self.fetched.folder, ignore_errors=True)
         return about
+
+    def _newest_usable(
+        self, listed: Sequence[Listed], failed: Mapping[str, str]
+    ) -> tuple[Listed | None, list[str]]:
+        """The newest checkpoint to try, and what is wrong with newer ones. `failed`: problems of downloads by name."""
+        problems = list[str]()
+        for one in listed:
+            if one.unfinished:
+                continue
+            if one.problem is None and one.name not in failed:
+                return one, problems
+            problems.append(failed.get(one.name) or str(one.problem))
+            self._warn(one.name, f"a checkpoint was passed over: {problems[-1]}")
+        return None, problems
 
     def _download(self, store: CheckpointStore, name: str, task_sha256: str | None) -> Fetched:
         if self.fetched is not None and self.fetched.manifest.name == name:

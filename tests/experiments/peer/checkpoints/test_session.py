@@ -18,6 +18,7 @@ from moto import mock_aws
 
 from cloud.storage.client import make_client
 from cloud.storage.errors import StoreFullError
+from experiments.checkpoints import download as download_module
 from experiments.checkpoints.layout import run_prefix
 from experiments.checkpoints.store import CheckpointStore
 from experiments.checkpoints.upload import upload
@@ -298,6 +299,27 @@ def test_a_checkpoint_that_lost_a_file_is_a_problem_and_an_unfinished_upload_is_
     nothing = FakePeer(tmp_path / "d")
     nothing.checkpoints.prepare()
     assert nothing.calls == []
+
+
+def test_a_download_that_retention_overtakes_begins_again_with_the_newest(
+    bucket: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, fetch_file, fetched = FakePeer(tmp_path / "a"), download_module._fetch, list[str]()
+    first.ended(2)
+
+    def slowly(source: Any, name: str, *rest: Any) -> bool:
+        fetched.append(name[:14])
+        if len(fetched) == 2:
+            for epoch in (4, 6):  # the swarm goes on, and keeps two
+                first.ended(epoch)
+        return fetch_file(source, name, *rest)
+
+    monkeypatch.setattr(download_module, "_fetch", slowly)
+    peer = FakePeer(tmp_path / "b", slot="b")
+    peer.checkpoints.prepare()
+    assert fetched[1:3] == ["epoch-00000002", "epoch-00000006"]
+    assert peer.calls == [("announced", 6)]
+    assert not (peer.folder / "status.json").exists(), "nothing was wrong"
 
 
 def test_a_run_starts_from_the_checkpoint_of_another(bucket: None, tmp_path: Path) -> None:
