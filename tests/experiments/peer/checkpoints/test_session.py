@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from checkpoint_rig import KEYS, RUN, TO, equal_bits, manifest, plain_files, trained
+from checkpoint_rig import KEYS, RUN, TO, equal_bits, manifest, plain_files, saved, trained
 from moto import mock_aws
 
 from cloud.storage.client import make_client
@@ -320,6 +320,35 @@ def test_a_download_that_retention_overtakes_begins_again_with_the_newest(
     assert fetched[1:3] == ["epoch-00000002", "epoch-00000006"]
     assert peer.calls == [("announced", 6)]
     assert not (peer.folder / "status.json").exists(), "nothing was wrong"
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("state.json", '{"format":1,"optimizer":"Adam","groups":[{}],"numbers":{},"about":{}}'),
+        ("optimizer.safetensors", "junk"),
+    ],
+)
+def test_an_older_one_replaces_one_that_cannot_be_loaded(
+    bucket: None, tmp_path: Path, file: str, content: str
+) -> None:
+    first = FakePeer(tmp_path / "a")
+    first.ended(2)
+    saved(tmp_path / "made")
+    (tmp_path / "made" / "state" / file).write_text(content)
+    upload(store(), tmp_path / "made", manifest(4))
+    peer = FakePeer(tmp_path / "b", slot="b")
+    peer.checkpoints.prepare()
+    peer.checkpoints.begin("ready")
+    assert peer.calls[-1] == ("start", 2, "cafe")
+    (warning,) = peer.status["warnings"]
+    assert "epoch-00000004-run-1-a-1 cannot be loaded" in warning
+    assert peer.status["checkpoints"]["restored"]["epoch"] == 2
+    store().delete(["epoch-00000002-run-1-a-1"])
+    last = FakePeer(tmp_path / "c")
+    last.checkpoints.prepare()
+    with pytest.raises(RestoreError, match="can be used: epoch-00000004-run-1-a-1 cannot be loaded"):
+        last.checkpoints.begin("ready")
 
 
 def test_a_run_starts_from_the_checkpoint_of_another(bucket: None, tmp_path: Path) -> None:
