@@ -165,6 +165,21 @@ def test_retention_keeps_the_newest_and_all_that_is_not_surely_over():
     assert removable([listed(1, "a", "incomplete")], 1) == ()
 
 
+def test_retention_keeps_what_was_just_stored_after_a_greater_epoch_could_not_be_used():
+    unusable, older = listed(30, "a", made_at_s=3), listed(20, "a", made_at_s=2)
+    first, second = listed(22, "b", made_at_s=4), listed(24, "b", made_at_s=5)
+    going_on = listed(23, "c", "incomplete")
+    assert removable([unusable, first, older], 1, first.name) == (older.name,)
+    assert removable([unusable, first, older], 2, first.name) == ()
+    assert removable([unusable, going_on, first, older], 2, first.name) == ()
+    assert removable([unusable, second, going_on, first, older], 2, second.name) == (
+        going_on.name,
+        older.name,
+    )
+    other = listed(21, "c", made_at_s=6)  # by another writer, since
+    assert removable([second, other], 1, second.name) == ()
+
+
 def test_a_checkpoint_is_examined_by_its_manifest_and_sizes():
     about = manifest(3, files={"model/x": StoredFile(5, "0" * 64), "state/y": StoredFile(2, "0" * 64)})
     sizes = {"model/x": 5, "state/y": 2, "manifest.json": 1}

@@ -351,6 +351,24 @@ def test_an_older_one_replaces_one_that_cannot_be_loaded(
         last.checkpoints.begin("ready")
 
 
+def test_retention_keeps_what_is_stored_after_a_greater_epoch_was_passed_over(
+    bucket: None, tmp_path: Path
+) -> None:
+    first = FakePeer(tmp_path / "a")
+    for epoch in (2, 8):
+        first.ended(epoch)
+    spoil("epoch-00000008-run-1-a-1")
+    peer = FakePeer(tmp_path / "b", slot="b", now_s=10.0)
+    peer.writer._keep = 1
+    peer.checkpoints.prepare()
+    peer.checkpoints.begin("ready")
+    peer.ended(4)
+    assert names() == ["epoch-00000008-run-1-a-1", "epoch-00000004-run-1-b-1"]
+    successor = FakePeer(tmp_path / "c")
+    successor.checkpoints.prepare()
+    assert successor.calls == [("announced", 4)]
+
+
 def test_a_run_starts_from_the_checkpoint_of_another(bucket: None, tmp_path: Path) -> None:
     other = run_prefix(TO, "run-0")
     kept = plain_files(tmp_path / "kept", 1)
