@@ -8,6 +8,7 @@ from typing import BinaryIO
 from experiments.checkpoints.errors import CheckpointError
 from experiments.checkpoints.layout import MANIFEST, is_file_name, parse_name
 from experiments.checkpoints.listing import Listed, examine, newest_first
+from experiments.checkpoints.manifest import MAX_BYTES
 
 
 class CheckpointFolder:
@@ -45,5 +46,6 @@ class CheckpointFolder:
             for name, path in files.items()
             if name == MANIFEST or is_file_name(name)
         }
-        text = files[MANIFEST].read_text(encoding="utf-8", errors="replace") if MANIFEST in files else None
+        readable = sizes.get(MANIFEST, MAX_BYTES + 1) <= MAX_BYTES
+        text = files[MANIFEST].read_text(encoding="utf-8", errors="replace") if readable else None
         return examine(folder.name, str(folder), self.run_id, sizes, text)

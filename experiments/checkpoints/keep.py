@@ -27,7 +27,7 @@ def keep_newest(arguments: Mapping[str, Any], report: Callable[[Any], None]) -> 
         found = ()
     for listed in found:
         if listed.problem is not None:
-            if listed.problem.code != "incomplete":
+            if not listed.unfinished:
                 problems.append(str(listed.problem))
             continue
         try:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from experiments.checkpoints.errors import CheckpointError
 from experiments.checkpoints.layout import MANIFEST, parse_name
-from experiments.checkpoints.manifest import Manifest
+from experiments.checkpoints.manifest import MAX_BYTES, Manifest, corrupt
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -21,19 +21,27 @@ class Listed:
     problem: CheckpointError | None
     bytes: int  # of all its objects, the manifest's included
 
+    @property
+    def unfinished(self) -> bool:
+        """Whether it never was complete: its upload did not finish, or is going on."""
+        return self.problem is not None and self.problem.code == "incomplete" and self.manifest is None
+
 
 def examine(
     name: str, where: str, run_id: str, sizes: Mapping[str, int], manifest_text: str | None
 ) -> Listed:
     """Judge a checkpoint by the sizes of its files (by relative name) and the text of its manifest.
 
-    `where`: URL or path of the checkpoint; `run_id`: the run below whose prefix it was found.
+    The text of a manifest of more than `MAX_BYTES` need not be read. `where`: URL or path of the checkpoint; `run_id`: the
+    run below whose prefix it was found.
     """
     parsed = parse_name(name)
     assert parsed is not None
     manifest: Manifest | None = None
     problem: CheckpointError | None = None
     try:
+        if (size := sizes.get(MANIFEST, 0)) > MAX_BYTES:
+            raise corrupt(f"{where}/{MANIFEST}", f"it has {size} bytes, more than {MAX_BYTES}")
         if manifest_text is None:
             raise CheckpointError(
                 "incomplete", f"{where} has no {MANIFEST}: its upload did not finish, or is going on"
@@ -65,26 +73,47 @@ def older_than(name: str, listed: Sequence[Listed]) -> str | None:
     return next((one.name for one in later if one.problem is None), None)
 
 
-def removable(listed: Sequence[Listed], keep: int) -> tuple[str, ...]:
-    """Checkpoints that retention deletes: complete ones beyond the newest `keep`, and remains that are older than the
-    newest complete one.
+def removable(listed: Sequence[Listed], keep: int, stored: str | None = None) -> tuple[str, ...]:
+    """Checkpoints that retention deletes: complete ones beyond the newest `keep`, and remains of epochs before that of
+    `stored`.
 
-    What another run or a newer version of orch stored is never deleted. Remains of the newest epochs may be uploads that
-    are going on. `listed`: newest first.
+    `stored`: the checkpoint that was just stored, default: the newest complete one. It is kept, and so is what was made after
+    it. Greater epochs that were made before it do not count: peers that went on from an older one could not use them. What
+    another run or a newer version of orch stored is never deleted. Remains of the newest epochs may be uploads that are going
+    on. `listed`: newest first.
     """
     complete = [one for one in listed if one.problem is None]
-    surplus = {one.name for one in complete[max(1, keep) :]}
-    newest = complete[0].epoch if complete else -1
+    newest = just_stored(listed, stored)
+    if newest is None:
+        return ()
+    counted = [one for one in complete if one.epoch <= newest.epoch or _made_at_s(one) > _made_at_s(newest)]
+    surplus = {
+        one.name
+        for one in counted[max(1, keep) :]
+        if one is not newest and _made_at_s(one) <= _made_at_s(newest)
+    }
     remains = {
         one.name
         for one in listed
-        if one.problem is not None and one.problem.code in ("incomplete", "corrupt") and one.epoch < newest
+        if one.problem is not None
+        and one.problem.code in ("incomplete", "corrupt")
+        and one.epoch < newest.epoch
     }
     return tuple(one.name for one in listed if one.name in surplus | remains)
 
 
+def just_stored(listed: Sequence[Listed], name: str | None) -> Listed | None:
+    """The complete checkpoint of this name, or else the newest complete one."""
+    complete = [one for one in listed if one.problem is None]
+    return next((one for one in complete if one.name == name), complete[0] if complete else None)
+
+
+def _made_at_s(one: Listed) -> float:
+    return one.manifest.made_at_s if one.manifest is not None else 0.0
+
+
 def _age(one: Listed) -> tuple[int, float, str]:
-    return one.epoch, one.manifest.made_at_s if one.manifest is not None else 0.0, one.name
+    return one.epoch, _made_at_s(one), one.name
 
 
 def _compare(manifest: Manifest, name: str, where: str, run_id: str, sizes: Mapping[str, int]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,6 +12,11 @@ from experiments.checkpoints.errors import CheckpointError
 from experiments.checkpoints.layout import checkpoint_name, is_file_name, parse_name
 
 FORMAT = 1
+MAX_BYTES = 16_000_000
+"""Size of a manifest.json; larger ones are not read."""
+_MAX_CHARACTERS = 500  # of a text
+_MAX_S = 1e11  # Unix time of the year 5138
+_MAX_NUMBER = 10**18
 _SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 
@@ -82,8 +86,8 @@ class Manifest:
             if not isinstance(document, dict):
                 raise ValueError("not a JSON object")
             format_ = _value(document, "format", int)
-        except ValueError as error:
-            raise _corrupt(where, error) from error
+        except (ValueError, RecursionError) as error:
+            raise corrupt(where, error) from error
         if format_ > FORMAT:
             raise CheckpointError(
                 "newer_format",
@@ -92,8 +96,8 @@ class Manifest:
             )
         try:
             return cls._of(document)
-        except ValueError as error:
-            raise _corrupt(where, error) from error
+        except (ValueError, OverflowError) as error:
+            raise corrupt(where, error) from error
 
     @classmethod
     def _of(cls, document: Mapping[str, Any]) -> Manifest:
@@ -104,8 +108,11 @@ class Manifest:
         if parse_name(name) != (epoch, vm):
             raise ValueError(f"name {name!r} is not that of epoch {epoch} and VM {vm!r}")
         made_at_s = float(_value(document, "made_at_s", (int, float)))
-        if not math.isfinite(made_at_s):
-            raise ValueError("made_at_s is not a finite number")
+        if not 0 <= made_at_s <= _MAX_S:
+            raise ValueError("made_at_s is not a Unix time")
+        samples = _value(document, "samples", (int, type(None)))
+        if samples is not None and not 0 <= samples <= _MAX_NUMBER:
+            raise ValueError(f"samples is not a number from 0 to {_MAX_NUMBER}")
         files: dict[str, StoredFile] = {}
         for path, about in _value(document, "files", dict).items():
             if not is_file_name(path):
@@ -113,16 +120,19 @@ class Manifest:
             if not isinstance(about, dict):
                 raise ValueError(f"files: {path} is not an object")
             size, digest = _value(about, "bytes", int), _value(about, "sha256", str)
-            if size < 0 or _SHA256.fullmatch(digest) is None:
-                raise ValueError(f"files: {path} has {size} bytes and the SHA-256 {digest!r}")
+            if not 0 <= size <= _MAX_NUMBER or _SHA256.fullmatch(digest) is None:
+                raise ValueError(f"files: {path} has {size:.3g} bytes and the SHA-256 {digest!r}")
             files[path] = StoredFile(size, digest)
+        folders = {"/".join(path.split("/")[:n]) for path in files for n in range(1, path.count("/") + 1)}
+        if both := sorted(folders & set(files)):
+            raise ValueError(f"files: {both[0]} is a file, and the folder of another one")
         return cls(
             run_id=_value(document, "run_id", str),
             epoch=epoch,
             vm=vm,
             slot=_value(document, "slot", str),
             made_at_s=made_at_s,
-            samples=_value(document, "samples", (int, type(None))),
+            samples=samples,
             ran=_value(document, "ran", str),
             task_sha256=_value(document, "task_sha256", str),
             parent=_value(document, "parent", (str, type(None))),
@@ -134,8 +144,13 @@ def _value(document: Mapping[str, Any], key: str, kinds: type | tuple[type, ...]
     value = document.get(key, ...)
     if not isinstance(value, kinds) or isinstance(value, bool):
         raise ValueError(f"{key} is {'missing' if value is ... else f'{value!r:.60}'}")
+    if isinstance(value, str) and (len(value) > _MAX_CHARACTERS or not value.isprintable()):
+        raise ValueError(
+            f"{key} is {value!r:.60}, not printable text of at most {_MAX_CHARACTERS} characters"
+        )
     return value
 
 
-def _corrupt(where: str, error: Exception) -> CheckpointError:
+def corrupt(where: str, error: object) -> CheckpointError:
+    """The error of a manifest.json that cannot be used."""
     return CheckpointError("corrupt", f"{where} is not the manifest of a checkpoint ({error})")

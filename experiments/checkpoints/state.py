@@ -195,7 +195,7 @@ class _Loaded:
         self._path = path
         try:
             self.tensors: dict[str, torch.Tensor] = load_file(path)
-        except (OSError, SafetensorError) as error:
+        except (OSError, SafetensorError, KeyError) as error:  # KeyError: a type of number that torch lacks
             raise CheckpointError("corrupt", f"{path} cannot be read ({error})") from error
         self._of: dict[str, dict[str, torch.Tensor]] = {}
         for key, tensor in self.tensors.items():
@@ -288,6 +288,25 @@ def _read_document(path: Path) -> dict[str, Any]:
         missing = {"optimizer", "groups", "numbers", "about"} - set(document)
         if missing:
             raise ValueError(f"without {', '.join(sorted(missing))}")
+        _check_document(document)
         return document
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise CheckpointError("corrupt", f"{path} cannot be read ({error})") from error
+
+
+def _check_document(document: Mapping[str, Any]) -> None:
+    """Check the kinds of values, as far as they are used. Raises ValueError."""
+    groups, numbers = document["groups"], document["numbers"]
+    names = [group.get("names") if isinstance(group, dict) else None for group in _of(groups, list, "groups")]
+    for name in [name for of_group in names for name in _of(of_group, list, "names of a group")]:
+        _of(name, str, "a name of a group")
+    for name, statistics in _of(numbers, dict, "numbers").items():
+        for statistic, value in _of(statistics, dict, f"numbers of {name}").items():
+            _of(value, (bool, int, float), f"{statistic} of {name}")
+    _of(document["about"], dict, "about")
+
+
+def _of(value: Any, kinds: type | tuple[type, ...], what: str) -> Any:
+    if not isinstance(value, kinds):
+        raise ValueError(f"{what} is {value!r:.60}")
+    return value

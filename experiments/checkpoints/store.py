@@ -19,8 +19,8 @@ from cloud.storage.opener import RetryPolicy, ShardStream
 from cloud.storage.url import S3Url
 from experiments.checkpoints.errors import CheckpointError
 from experiments.checkpoints.layout import MANIFEST, parse_key, parse_name
-from experiments.checkpoints.listing import Listed, examine, newest_first, removable
-from experiments.checkpoints.manifest import Manifest
+from experiments.checkpoints.listing import Listed, examine, just_stored, newest_first, removable
+from experiments.checkpoints.manifest import MAX_BYTES, Manifest
 
 _log = logging.getLogger(__name__)
 _PROBE = "write-check"  # object that `check_writable` stores and deletes
@@ -78,7 +78,7 @@ class CheckpointStore:
                     self.where(name),
                     self.run_id,
                     files,
-                    self._text(name) if MANIFEST in files else None,
+                    self._text(name) if files.get(MANIFEST, MAX_BYTES + 1) <= MAX_BYTES else None,
                 )
                 for name, files in sizes.items()
             ]
@@ -88,17 +88,18 @@ class CheckpointStore:
         """The newest complete checkpoint; None if there is none."""
         return next((one.manifest for one in self.list() if one.problem is None), None)
 
-    def prune(self, keep: int) -> tuple[str, ...]:
-        """Delete all complete checkpoints but the newest `keep` (at least one), and remains that are older than the
-        newest complete one. Returns the names of those deleted.
+    def prune(self, keep: int, stored: str | None = None) -> tuple[str, ...]:
+        """Delete all complete checkpoints but the newest `keep` (at least one), and remains of epochs before that of `stored`,
+        the checkpoint that was just stored (default: the newest complete one), which is kept: `listing.removable`. Returns
+        the names of those deleted.
 
         Only objects of our layout below the run's prefix are deleted.
         """
         listed = self.list()
-        names = removable(listed, keep)
+        names, newest = removable(listed, keep, stored), just_stored(listed, stored)
         self.delete(names)
-        newest = next((one.epoch for one in listed if one.problem is None), -1)
-        aborted = self._abort_uploads(lambda epoch, vm: epoch < newest)
+        before = -1 if newest is None else newest.epoch
+        aborted = self._abort_uploads(lambda epoch, vm: epoch < before)
         return tuple(dict.fromkeys((*names, *aborted)))
 
     def delete(self, names: Iterable[str]) -> None:
@@ -194,7 +195,7 @@ class CheckpointStore:
             with storage_errors(self.client.endpoint, url.bucket, url.key):
                 body = self.client().get_object(Bucket=url.bucket, Key=url.key)["Body"]
                 with contextlib.closing(body):
-                    return body.read().decode("utf-8", errors="replace")
+                    return body.read(MAX_BYTES + 1).decode("utf-8", errors="replace")
         except KeyMissingError:
             return None
 

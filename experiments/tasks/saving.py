@@ -52,8 +52,7 @@ def save(
         save_pretrained(folder, state_dict=tensors, max_shard_size="1TB")
     else:
         save_file(tensors, folder / WEIGHTS_FILE, metadata={"format": "pt"})
-    described = getattr(task, "source", None) or source
-    document = {"format": _FORMAT, **(described or {})}
+    document = {"format": _FORMAT, **_described(task, source)}
     (folder / TASK_FILE).write_text(json.dumps(document, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     save_files = getattr(task, "save_files", None)
     if save_files is not None:
@@ -63,26 +62,36 @@ def save(
 def load(folder: Path) -> Task:
     """Build the task of a folder that `save` wrote, with its weights. The user's own module must be importable.
 
-    Raises TaskError for a folder that is incomplete, of a newer format, or does not say how the task is built.
+    This calls the function that the folder names: use it for folders of your own only, and `load_into` for what others
+    may have written. Raises TaskError for a folder that is incomplete, of a newer format, or does not say how the task is built.
     """
-    path = folder / TASK_FILE
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise TaskError(f"{path} cannot be read ({error}); use a folder of a saved model") from error
-    if not isinstance(document, dict) or document.get("format") != _FORMAT:
-        raise TaskError(
-            f"{path} has another format than {_FORMAT}; use the version of orch that wrote it, or a newer one"
-        )
+    document = _read_document(folder)
     call, settings = document.get("call"), document.get("with")
     if not isinstance(call, str) or not isinstance(settings, dict):
-        raise TaskError(f"{path} does not say how the task is built; load {WEIGHTS_FILE} with its own code")
+        raise TaskError(
+            f"{folder / TASK_FILE} does not say how the task is built; load {WEIGHTS_FILE} with its own code"
+        )
     if call in BUILT_IN.values():
         inside = {name for name in FILE_SETTINGS if isinstance(settings.get(name), str) and settings[name]}
         settings = {**settings, **{name: str(folder / settings[name]) for name in inside}}
     task = build(call, settings, 0)
     load_weights(task, folder / WEIGHTS_FILE)
     return task
+
+
+def load_into(task: Task, folder: Path, *, source: Mapping[str, Any] | None = None) -> None:
+    """Replace the weights of a task, built with `source` (as for `save`), by those of a folder that `save` wrote.
+
+    No code that the folder names is called. Raises TaskError, also for a folder of a task that is built in another way.
+    """
+    document, expected = _read_document(folder), json.loads(json.dumps(_described(task, source)))
+    for key in ("call", "with"):
+        if document.get(key) != expected.get(key):
+            raise TaskError(
+                f"{folder / TASK_FILE} is of another task: its {key!r} is {document.get(key)!r:.200}, but must be "
+                f"{expected.get(key)!r:.200}; use the folder of this task"
+            )
+    load_weights(task, folder / WEIGHTS_FILE)
 
 
 def load_weights(task: Task, file: Path) -> None:
@@ -125,6 +134,26 @@ def load_weights(task: Task, file: Path) -> None:
             f"{file} is not a whole safetensors file ({error}); pickled weights are refused, because loading them can run "
             "code: convert them with safetensors.torch.save_file"
         ) from error
+
+
+def _described(task: Task, source: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """How the task is built: what a built-in one says itself, or else `source`; only its call and settings."""
+    own = getattr(task, "source", None)
+    described = own if isinstance(own, Mapping) and "call" in own else source or {}
+    return {key: described[key] for key in ("call", "with") if key in described}
+
+
+def _read_document(folder: Path) -> dict[str, Any]:
+    path = folder / TASK_FILE
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise TaskError(f"{path} cannot be read ({error}); use a folder of a saved model") from error
+    if not isinstance(document, dict) or document.get("format") != _FORMAT:
+        raise TaskError(
+            f"{path} has another format than {_FORMAT}; use the version of orch that wrote it, or a newer one"
+        )
+    return document
 
 
 def _is_of_transformers(model: nn.Module) -> bool:

@@ -140,7 +140,7 @@ def _evaluated(
         workers=spec.data.workers.model_dump(),
     )
     with torch_threads(config.threads), torch.random.fork_rng(devices=[]):
-        runner = _runner(config, manifest, model)
+        runner = _runner(config, code, manifest, model)
         open_shard = open_store(spec) if stored else open_generated_heldout(spec, folder / "data")
         data = held_out(config, cast(Any, SimpleNamespace(open=open_shard)), runner, tell)
         assert data is not None
@@ -156,18 +156,31 @@ def _evaluated(
     )
 
 
-def _runner(config: PeerConfig, manifest: Manifest, model: Path) -> TaskRunner:
-    """The task with the checkpoint's weights. Raises TaskError."""
+def _runner(config: PeerConfig, code: TaskCode | None, manifest: Manifest, model: Path) -> TaskRunner:
+    """The experiment's own task with the checkpoint's weights. Raises TaskError.
+
+    What the checkpoint says about its task is compared, but never called: every VM of the run may write to the store.
+    """
     import torch
 
     from experiments.peer.training.task import TaskRunner, build_runner
     from experiments.pipeline.load import pipeline_at
     from experiments.tasks import saving
+    from experiments.tasks.build import BUILT_IN, build
 
     if config.task is None:
         runner = build_runner(config)
         saving.load_weights(runner.task, model / saving.WEIGHTS_FILE)
         return runner
+    assert code is not None
+    call, settings = str(config.task["call"]), dict(config.task["with"])
+    if call in BUILT_IN.values():
+        settings.pop("weights", None)
+        for key, file in (("config", "config.json"), ("tokenizer", "tokenizer.json")):
+            if settings.get(key):  # it may be in a store that is gone
+                settings[key] = str(model / file)
+    task = build(call, settings, 0)
+    saving.load_into(task, model, source={"call": call, "with": dict(code.call.settings)})
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     pipeline = pipeline_at(config.pipeline) if config.pipeline else None
-    return TaskRunner(saving.load(model), device, manifest.ran, config.batch_size, pipeline=pipeline)
+    return TaskRunner(task, device, manifest.ran, config.batch_size, pipeline=pipeline)

@@ -109,7 +109,7 @@ def choose(listed: tuple[Listed, ...], epoch: int | None, run: RunCheckpoints) -
 def passed_over(listed: tuple[Listed, ...], chosen: Listed) -> list[str]:
     """What is wrong with newer checkpoints than the chosen one; uploads that did not finish are no problem."""
     newer = listed[: listed.index(chosen)]
-    return [str(one.problem) for one in newer if one.problem is not None and one.problem.code != "incomplete"]
+    return [str(one.problem) for one in newer if one.problem is not None and not one.unfinished]
 
 
 def _note(vm: str, data: Mapping[str, Any]) -> Note:

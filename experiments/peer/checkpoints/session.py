@@ -69,7 +69,8 @@ class Checkpoints:
         fetched = self._restorer.fetched
         if fetched is None:
             return
-        about, manifest = self._restorer.load(self._trained), fetched.manifest
+        fetched, about = self._restorer.load(self._trained)
+        manifest = fetched.manifest
         self._membership.starts_at(manifest.epoch)
         self._optimizer.start_at(manifest.epoch, str(about.get("lineage", "")))
         self._base = manifest

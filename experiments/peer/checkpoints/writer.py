@@ -132,11 +132,11 @@ class CheckpointWriter:
             )
         )
         _log.info("stored checkpoint %s: copied in %.3f s, stored in %.1f s", stored.name, copy_s, upload_s)
-        self._prune()
+        self._prune(stored.name)
 
-    def _prune(self) -> None:
+    def _prune(self, stored: str) -> None:
         try:
-            deleted = self._store.prune(self._keep)
+            deleted = self._store.prune(self._keep, stored)
         except Exception as error:  # noqa: BLE001 - training goes on, whatever it is
             _log.exception("older checkpoints were not deleted")
             self._report.warn("prune", f"older checkpoints could not be deleted: {error}")

@@ -37,3 +37,9 @@ def test_the_newest_that_can_be_read_is_kept(tmp_path: Path) -> None:
     assert "state/state.json differs from the SHA-256" in kept["problems"][0]
     assert [path.name for path in (tmp_path / "kept").iterdir() if path.name[0] != "."] == [older.name]
     assert (tmp_path / "kept" / older.name / "model" / "model.safetensors").read_bytes() == b"\1" * 3000
+    client.delete_object(Bucket=url.bucket, Key=url.key)
+    client.put_object(Bucket=url.bucket, Key=f"{url.key.replace('02', '03', 1)}", Body=b"an upload goes on")
+    keep_newest(arguments, told.append)
+    assert [problem.partition(";")[0] for problem in told.pop()["problems"]] == [
+        f"{store.where(newer.name)} lacks its file state/state.json"
+    ]

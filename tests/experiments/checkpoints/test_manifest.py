@@ -17,6 +17,7 @@ from experiments.checkpoints.manifest import Manifest, StoredFile
 
 VMS = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,30}", fullmatch=True)
 EPOCHS = st.integers(0, 10**12)
+TEXT = st.text(st.characters(categories=["L", "N", "P", "S"]), max_size=20)
 FILES = st.dictionaries(
     st.builds(
         "{}/{}".format,
@@ -27,17 +28,21 @@ FILES = st.dictionaries(
 )
 MANIFESTS = st.builds(
     Manifest,
-    run_id=st.text(max_size=20),
+    run_id=TEXT,
     epoch=EPOCHS,
     vm=VMS,
-    slot=st.text(max_size=20),
-    made_at_s=st.floats(allow_nan=False, allow_infinity=False),
-    samples=st.none() | st.integers(0, 2**60),
-    ran=st.text(max_size=20),
+    slot=TEXT,
+    made_at_s=st.floats(0, 1e11),
+    samples=st.none() | st.integers(0, 10**18),
+    ran=TEXT,
     task_sha256=st.text(string.hexdigits, max_size=64),
-    parent=st.none() | st.text(max_size=20),
+    parent=st.none() | TEXT,
     files=FILES,
 )  # fmt: skip
+
+
+def files_of(*names: str) -> dict:
+    return {"files": {name: {"bytes": 1, "sha256": "0" * 64} for name in names}}
 
 
 @given(MANIFESTS)
@@ -67,6 +72,15 @@ def test_a_manifest_that_lacks_a_key_is_refused(made, data):
         ({"files": {"model/x": {"bytes": -1, "sha256": "0" * 64}}}, "corrupt", "-1 bytes"),
         ({"files": {"model/x": {"bytes": 1, "sha256": "no"}}}, "corrupt", "SHA-256 'no'"),
         ({"made_at_s": float("nan")}, "corrupt", "made_at_s"),
+        ({"made_at_s": -1e308}, "corrupt", "made_at_s"),
+        ({"made_at_s": 10**400}, "corrupt", "too large"),
+        ({"samples": 10**19}, "corrupt", "samples is not a number from 0"),
+        ({"slot": "\ud800"}, "corrupt", r"slot is '\\ud800', not printable"),
+        ({"ran": "\x1b[31m"}, "corrupt", "ran is .*, not printable"),
+        ({"parent": "x" * 501}, "corrupt", "at most 500 characters"),
+        (files_of("model/" + "é" * 128), "corrupt", "is not a file of"),
+        (files_of("model/\ud800"), "corrupt", "is not a file of"),
+        (files_of("model/a", "model/a/b"), "corrupt", "model/a is a file, and the folder"),
     ],
 )
 def test_other_manifests_are_refused_by_name(changes, code, message):
@@ -76,7 +90,7 @@ def test_other_manifests_are_refused_by_name(changes, code, message):
     assert raised.value.code == code
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"format": 1}', "\ufffd"])
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"format": 1}', "\ufffd", "[" * 200_000])
 def test_other_files_are_no_manifests(text):
     with pytest.raises(CheckpointError) as raised:
         Manifest.from_json(text, "here")
@@ -91,6 +105,7 @@ def test_names_are_parsed_to_what_they_were_made_of(epoch, vm):
 def test_names_of_others_are_not_parsed():
     assert checkpoint_name(12, "r-a-1") == "epoch-00000012-r-a-1"
     assert run_prefix("s3://b/p/", "r") == run_prefix("s3://b/p", "r") == "s3://b/p/r"
+    assert parse_name(f"epoch-00000012-{'a' * 226}") is None
     for name in ("epoch-12-a", "epoch-00000012", "epoch-00000012-", "epoch-000000012-a", "xepoch-00000012-a"):
         assert parse_name(name) is None
     name = "epoch-00000012-a"
@@ -150,6 +165,21 @@ def test_retention_keeps_the_newest_and_all_that_is_not_surely_over():
     assert removable([listed(1, "a", "incomplete")], 1) == ()
 
 
+def test_retention_keeps_what_was_just_stored_after_a_greater_epoch_could_not_be_used():
+    unusable, older = listed(30, "a", made_at_s=3), listed(20, "a", made_at_s=2)
+    first, second = listed(22, "b", made_at_s=4), listed(24, "b", made_at_s=5)
+    going_on = listed(23, "c", "incomplete")
+    assert removable([unusable, first, older], 1, first.name) == (older.name,)
+    assert removable([unusable, first, older], 2, first.name) == ()
+    assert removable([unusable, going_on, first, older], 2, first.name) == ()
+    assert removable([unusable, second, going_on, first, older], 2, second.name) == (
+        going_on.name,
+        older.name,
+    )
+    other = listed(21, "c", made_at_s=6)  # by another writer, since
+    assert removable([second, other], 1, second.name) == ()
+
+
 def test_a_checkpoint_is_examined_by_its_manifest_and_sizes():
     about = manifest(3, files={"model/x": StoredFile(5, "0" * 64), "state/y": StoredFile(2, "0" * 64)})
     sizes = {"model/x": 5, "state/y": 2, "manifest.json": 1}
@@ -166,6 +196,8 @@ def test_a_checkpoint_is_examined_by_its_manifest_and_sizes():
     of_other = "s3://here has the manifest of {} of run run-1, not its own"
     assert problem(sizes, run_id="other") == ("foreign", of_other.format(about.name))
     assert problem(sizes, text=manifest(3, "b").to_json()) == ("foreign", of_other.format("epoch-00000003-b"))
+    large = f"s3://here/manifest.json is not the manifest of a checkpoint (it has {10**9} bytes, more than 16000000)"
+    assert problem({**sizes, "manifest.json": 10**9}) == ("corrupt", large)
     cut = {**sizes, "model/x": 4}
     assert problem(cut) == ("corrupt", "s3://here/model/x is cut: it has 4 of 5 bytes")
     del sizes["state/y"]

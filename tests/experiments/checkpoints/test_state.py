@@ -77,6 +77,9 @@ def test_the_learning_rate_in_force_is_not_that_of_the_file(tmp_path):
         ("cut", "corrupt", "optimizer.safetensors cannot be read"),
         ("newer", "newer_format", "state.json has format 2"),
         ("missing", "corrupt", "state.json cannot be read"),
+        ('"names": [', "corrupt", r"state.json cannot be read \(names of a group is 0\)"),
+        ('"numbers": {', "corrupt", r"state.json cannot be read \(numbers is 0\)"),
+        ('"about": {', "corrupt", r"state.json cannot be read \(about is 0\)"),
     ],
 )
 def test_what_does_not_fit_is_refused_and_changes_nothing(tmp_path, case, code, message):
@@ -94,6 +97,8 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(tmp_path, case, code, 
         path.write_bytes(path.read_bytes()[:-10])
     elif case == "newer":
         path.write_text(path.read_text().replace('"format": 1', '"format": 2'))
+    elif case.startswith('"'):
+        path.write_text(path.read_text().replace(case, case.replace('": ', '": 0, "unknown": ')))
     elif case == "missing":
         path.unlink()
     before = {name: tensor.clone() for name, tensor in task.model.state_dict().items()}

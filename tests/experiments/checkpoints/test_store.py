@@ -193,6 +193,8 @@ def test_another_writers_upload_that_is_going_on_is_left_alone(settings, tmp_pat
         ("unfinished", "incomplete", "has no manifest.json"),
         ("newer", "newer_format", "has format 2, and this version of orch reads format 1"),
         ("garbage", "corrupt", "is not the manifest of a checkpoint"),
+        ("huge", "corrupt", r"manifest.json is not the manifest of a checkpoint \(it has 16000001 bytes"),
+        ("nested", "corrupt", "is not the manifest of a checkpoint"),
         ("run", "foreign", "has the manifest of epoch-00000002-run-1-a-1 of run other"),
         ("task", "foreign", r"is of another task \(small, SHA-256 ffffffffffff instead of 000000000000\)"),
         ("none", "none", "epoch-00000009-run-1-a-1 does not exist"),
@@ -221,8 +223,8 @@ def test_what_cannot_be_used_is_refused_by_name_and_the_older_one_offered(
         document = json.loads(newer.to_json())
         document |= {"format": 2} if case == "newer" else {"run_id": "other"}
         put("manifest.json", json.dumps(document).encode())
-    elif case == "garbage":
-        put("manifest.json", b"\xff")
+    elif case in (unreadable := {"garbage": b"\xff", "huge": b" " * 16_000_001, "nested": b"[" * 200_000}):
+        put("manifest.json", unreadable[case])
     name = manifest(9).name if case == "none" else newer.name
     with pytest.raises(CheckpointError, match=message) as raised:
         download(store, name, tmp_path / "got", task_sha256="0" * 64 if case == "task" else "f" * 64)

@@ -31,7 +31,7 @@ from task_rig import (
 
 from experiments.tasks.build import BUILT_IN, build
 from experiments.tasks.errors import TaskError
-from experiments.tasks.saving import TASK_FILE, WEIGHTS_FILE, load, load_weights, save
+from experiments.tasks.saving import TASK_FILE, WEIGHTS_FILE, load, load_into, load_weights, save
 from experiments.tasks.speech_recognition import build as build_speech
 
 TEXT = {"sequence_length": 32}
@@ -217,6 +217,19 @@ def test_weights_that_do_not_fit_are_refused_and_change_nothing(tmp_path: Path) 
             load_weights(task, tmp_path / name)
         assert "\n" not in str(caught.value)
         assert digest(task) == before
+
+
+def test_a_folder_is_loaded_into_the_task_that_it_is_of(tmp_path: Path) -> None:
+    task = build(BUILT_IN["image-classification"], {"classes": 4}, 0)
+    save(task, tmp_path)
+    same = build(BUILT_IN["image-classification"], {"classes": 4, "model": ""}, 1)
+    load_into(same, tmp_path)
+    assert digest(same) == digest(task)
+    other = build(BUILT_IN["image-classification"], {"classes": 4, "augment": "flip"}, 1)
+    before = digest(other)
+    with pytest.raises(TaskError, match=r"task.json is of another task: its 'with' is \{'classes': 4\}"):
+        load_into(other, tmp_path)
+    assert digest(other) == before
 
 
 def test_folders_that_cannot_be_loaded_are_named(tmp_path: Path) -> None:

@@ -50,6 +50,7 @@ class World:
     figures: Mapping[str, float]
     samples: int
     checkpoints: tuple[Manifest, Manifest]
+    folder: Path  # their files, by epoch
 
     def key(self, number: int, file: str) -> str:
         return f"checkpoints/{STORED}/{self.checkpoints[number].name}/{file}"
@@ -130,7 +131,7 @@ def world(made: tuple[Path, Any], own_home: Path, tmp_path: Path, monkeypatch: p
         store = CheckpointStore(f"s3://{PREFIX}/{STORED}")
         for epoch, manifest in zip((1, 2), manifests, strict=True):
             upload(store, folder / str(epoch), manifest)
-        yield World(own_home, spec, figures, samples, manifests)
+        yield World(own_home, spec, figures, samples, manifests, folder)
 
 
 @pytest.fixture
@@ -263,6 +264,10 @@ def test_pull_passes_over_what_cannot_be_used_and_offers_older_ones(world: World
     assert (code, found["epoch"]) == (0, 1)
     assert "passed over: s3://digits/checkpoints/" in err
     assert len(found["passed_over"]) == 1
+    upload(CheckpointStore(f"s3://{PREFIX}/{STORED}"), world.folder / "2", world.checkpoints[1])
+    make_client().delete_object(Bucket="digits", Key=world.key(1, "state/state.json"))
+    _, found, _ = orch("pull", STORED, "-o", "m", "--output", "json")
+    assert "lacks its file state/state.json" in found["passed_over"][0]
     code, _, err = orch("pull", STORED, "-o", "n", "--epoch", "2")
     assert code == 1
     assert f"use the older checkpoint {world.checkpoints[0].name}" in err
@@ -316,6 +321,22 @@ def test_a_changed_or_foreign_folder_is_not_evaluated(world: World, orch: Call):
     code, _, err = orch("evaluate", "empty")
     assert code == 2
     assert "give a run, or a folder that `orch pull` wrote" in err
+
+
+@pytest.mark.parametrize("named", [{"call": "orchestrator_call:touch"}, {"with": {"n": 1}}])
+def test_code_that_a_checkpoint_names_is_not_called(
+    world: World, orch: Call, monkeypatch: pytest.MonkeyPatch, named: dict[str, Any]
+):
+    called = list[Any]()
+    monkeypatch.setitem(sys.modules, "orchestrator_call", cast(Any, SimpleNamespace(touch=called.append)))
+    kept = run_folder(world.home, LOCAL) / "checkpoints" / world.checkpoints[1].name
+    task = kept / "model" / "task.json"
+    task.write_text(json.dumps({**json.loads(task.read_text()), **named}))
+    manifest = replace(world.checkpoints[1], run_id=LOCAL, files=describe(kept))
+    (kept / "manifest.json").write_text(manifest.to_json())
+    code, _, err = orch("evaluate", LOCAL)
+    assert (code, called) == (1, [])
+    assert f"task.json is of another task: its '{next(iter(named))}' is" in err
 
 
 def test_plain_transformers_loads_a_pulled_folder_with_tied_weights(tmp_path: Path):

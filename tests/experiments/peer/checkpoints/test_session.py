@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 import torch
-from checkpoint_rig import KEYS, RUN, TO, equal_bits, manifest, plain_files, trained
+from checkpoint_rig import KEYS, RUN, TO, equal_bits, manifest, plain_files, saved, trained
 from moto import mock_aws
 
 from cloud.storage.client import make_client
 from cloud.storage.errors import StoreFullError
+from experiments.checkpoints import download as download_module
 from experiments.checkpoints.layout import run_prefix
 from experiments.checkpoints.store import CheckpointStore
 from experiments.checkpoints.upload import upload
@@ -272,6 +273,100 @@ def test_an_older_one_replaces_a_corrupt_one_and_no_good_one_is_an_error(
         RestoreError, match=r"none of the checkpoints .*epoch-00000004-.*; s3:.*epoch-00000002-"
     ):
         FakePeer(tmp_path / "c", slot="b").checkpoints.prepare()
+
+
+def test_a_checkpoint_that_lost_a_file_is_a_problem_and_an_unfinished_upload_is_none(
+    bucket: None, tmp_path: Path
+) -> None:
+    def lose(name: str, file: str) -> None:
+        url = store().url_of(name, file)
+        store().client().delete_object(Bucket=url.bucket, Key=url.key)
+
+    first = FakePeer(tmp_path / "a")
+    for epoch in (2, 4):
+        first.ended(epoch)
+    lose("epoch-00000004-run-1-a-1", "state/optimizer.safetensors")
+    peer = FakePeer(tmp_path / "b", slot="b")
+    peer.checkpoints.prepare()
+    assert peer.calls == [("announced", 2)]
+    (warning,) = peer.status["warnings"]
+    assert "epoch-00000004-run-1-a-1 lacks its file state/optimizer.safetensors" in warning
+    lose("epoch-00000002-run-1-a-1", "model/model.safetensors")
+    with pytest.raises(RestoreError, match=r"lacks its file state/.*lacks its file model/"):
+        FakePeer(tmp_path / "c").checkpoints.prepare()
+    for name in ("epoch-00000002-run-1-a-1", "epoch-00000004-run-1-a-1"):
+        lose(name, "manifest.json")
+    nothing = FakePeer(tmp_path / "d")
+    nothing.checkpoints.prepare()
+    assert nothing.calls == []
+
+
+def test_a_download_that_retention_overtakes_begins_again_with_the_newest(
+    bucket: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, fetch_file, fetched = FakePeer(tmp_path / "a"), download_module._fetch, list[str]()
+    first.ended(2)
+
+    def slowly(source: Any, name: str, *rest: Any) -> bool:
+        fetched.append(name[:14])
+        if len(fetched) == 2:
+            for epoch in (4, 6):  # the swarm goes on, and keeps two
+                first.ended(epoch)
+        return fetch_file(source, name, *rest)
+
+    monkeypatch.setattr(download_module, "_fetch", slowly)
+    peer = FakePeer(tmp_path / "b", slot="b")
+    peer.checkpoints.prepare()
+    assert fetched[1:3] == ["epoch-00000002", "epoch-00000006"]
+    assert peer.calls == [("announced", 6)]
+    assert not (peer.folder / "status.json").exists(), "nothing was wrong"
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("state.json", '{"format":1,"optimizer":"Adam","groups":[{}],"numbers":{},"about":{}}'),
+        ("optimizer.safetensors", "junk"),
+    ],
+)
+def test_an_older_one_replaces_one_that_cannot_be_loaded(
+    bucket: None, tmp_path: Path, file: str, content: str
+) -> None:
+    first = FakePeer(tmp_path / "a")
+    first.ended(2)
+    saved(tmp_path / "made")
+    (tmp_path / "made" / "state" / file).write_text(content)
+    upload(store(), tmp_path / "made", manifest(4))
+    peer = FakePeer(tmp_path / "b", slot="b")
+    peer.checkpoints.prepare()
+    peer.checkpoints.begin("ready")
+    assert peer.calls[-1] == ("start", 2, "cafe")
+    (warning,) = peer.status["warnings"]
+    assert "epoch-00000004-run-1-a-1 cannot be loaded" in warning
+    assert peer.status["checkpoints"]["restored"]["epoch"] == 2
+    store().delete(["epoch-00000002-run-1-a-1"])
+    last = FakePeer(tmp_path / "c")
+    last.checkpoints.prepare()
+    with pytest.raises(RestoreError, match="can be used: epoch-00000004-run-1-a-1 cannot be loaded"):
+        last.checkpoints.begin("ready")
+
+
+def test_retention_keeps_what_is_stored_after_a_greater_epoch_was_passed_over(
+    bucket: None, tmp_path: Path
+) -> None:
+    first = FakePeer(tmp_path / "a")
+    for epoch in (2, 8):
+        first.ended(epoch)
+    spoil("epoch-00000008-run-1-a-1")
+    peer = FakePeer(tmp_path / "b", slot="b", now_s=10.0)
+    peer.writer._keep = 1
+    peer.checkpoints.prepare()
+    peer.checkpoints.begin("ready")
+    peer.ended(4)
+    assert names() == ["epoch-00000008-run-1-a-1", "epoch-00000004-run-1-b-1"]
+    successor = FakePeer(tmp_path / "c")
+    successor.checkpoints.prepare()
+    assert successor.calls == [("announced", 4)]
 
 
 def test_a_run_starts_from_the_checkpoint_of_another(bucket: None, tmp_path: Path) -> None:
