@@ -12,7 +12,7 @@ from experiments.checkpoints.manifest import Manifest
 from experiments.checkpoints.store import CheckpointStore
 from experiments.peer.checkpoints.report import CheckpointReport, RestoredEntry
 from experiments.peer.checkpoints.restore import Restorer
-from experiments.peer.checkpoints.schedule import Checkpointing, writing_slot
+from experiments.peer.checkpoints.schedule import Checkpointing, State, later, writing_slot
 from experiments.peer.checkpoints.writer import CheckpointWriter, Trained
 from experiments.peer.config import PeerConfig
 from experiments.peer.optimizer.single_peer import PlainOptimizer
@@ -39,13 +39,15 @@ class Checkpoints:
         restorer: Restorer,
         *,
         ran: str,
-        clock: Callable[[], float] = time.monotonic,
         unix_s: Callable[[], float] = time.time,
     ) -> None:
+        """`unix_s`: the swarm's clock."""
         self._config, self._settings, self._optimizer = config, settings, optimizer
         self._membership, self._trained, self._report, self._ran = membership, trained, report, ran
-        self._writer, self._restorer, self._clock, self._unix_s = writer, restorer, clock, unix_s
-        self._last_s = clock()
+        self._writer, self._restorer, self._unix_s = writer, restorer, unix_s
+        self._began: State | None = State(0, unix_s())  # None: others had begun before
+        self._last = self._began  # stored or begun last, as far as this peer knows
+        self._knows_last = True  # whether that is the newest of all peers
         self._base: Manifest | None = None  # with which training began
         self._writes_last = False
 
@@ -63,7 +65,7 @@ class Checkpoints:
         A peer that joins a swarm may have downloaded one too: what the swarm is ahead is taken over afterwards. Raises
         RestoreError, StorageError, OSError.
         """
-        self._last_s = self._clock()
+        self._set_began(None if began == "joined" else State(0, self._unix_s()))
         if began == "stopped" or (began != "joined" and self._restorer.fetch() is None):
             return
         fetched = self._restorer.fetched
@@ -73,6 +75,8 @@ class Checkpoints:
         self._membership.starts_at(manifest.epoch)
         self._optimizer.start_at(manifest.epoch, str(about.get("lineage", "")))
         self._base = manifest
+        if began != "joined":
+            self._set_began(State(manifest.epoch, self._unix_s()))
         self._report.restored(
             RestoredEntry(
                 manifest.name,
@@ -85,13 +89,21 @@ class Checkpoints:
         )
 
     def epoch_ended(self, epoch: int) -> None:
-        """Between two epochs: begin a checkpoint if one is due and this peer writes it."""
-        now_s = self._clock()
-        if not self._settings.due(epoch, now_s, self._last_s):
+        """Between two epochs: begin a checkpoint if this peer writes and one is due.
+
+        What is due depends on the newest one. A peer that has just become the writer finds that in the store, in the
+        background, while a copy of the state waits.
+        """
+        if not self._writes("training"):
+            self._knows_last = False
             return
-        self._last_s = now_s
-        if self._writes("training"):
-            self._make(epoch)
+        now_s = self._unix_s()
+        if self._knows_last:
+            if self._settings.due(epoch, now_s, self._last):
+                self._last = State(epoch, now_s)
+                self._make(epoch)
+        elif not self._writer.busy:
+            self._make(epoch, partial(self._find_due, epoch, now_s))
 
     def training_ended(self) -> None:
         """After the last epoch: begin the last checkpoint, if this peer writes it."""
@@ -112,6 +124,19 @@ class Checkpoints:
         """Stop storing."""
         self._writer.close()
 
+    def _set_began(self, state: State | None) -> None:
+        self._began = self._last = state
+        self._knows_last = state is not None
+
+    def _find_due(self, epoch: int, now_s: float) -> bool:
+        """Whether a checkpoint is due after the newest one in the store. Belongs to the writer's thread."""
+        newest = self._writer.newest()
+        last = later(self._began, None if newest is None else State(newest.epoch, newest.made_at_s))
+        due = self._settings.due(epoch, now_s, last)
+        self._last = State(epoch, now_s) if due else last
+        self._knows_last = True
+        return due
+
     def _make_last(self) -> None:
         if not self._stored_last():
             self._make(self._optimizer.local_epoch)
@@ -125,7 +150,7 @@ class Checkpoints:
         slot = self._config.slot
         return writing_slot(self._settings.writers, self._membership.slots_in(*phases) | {slot}) == slot
 
-    def _make(self, epoch: int) -> None:
+    def _make(self, epoch: int, needed: Callable[[], bool] | None = None) -> None:
         config, base = self._config, self._base
         manifest = Manifest(
             run_id=config.run_id,
@@ -138,7 +163,7 @@ class Checkpoints:
             task_sha256=task_sha256(config),
             parent=None if base is None else base.name,
         )
-        self._writer.begin(manifest, {"lineage": self._optimizer.lineage})
+        self._writer.begin(manifest, {"lineage": self._optimizer.lineage}, needed)
 
     def _samples(self, epoch: int) -> int | None:
         """Samples of the completed epochs, by the target; None: those of the run from which this one started are unknown."""
