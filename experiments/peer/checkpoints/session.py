@@ -21,6 +21,7 @@ from experiments.peer.status import Status
 from experiments.peer.swarm.membership import Membership
 from experiments.peer.training.task import TaskRunner
 
+_TAKE_OVERS = 2  # attempts to store the last checkpoint in another peer's place
 _FOLDER, _RESTORED = "checkpoint", "restored"  # in the config's folder, while in use
 
 
@@ -50,6 +51,8 @@ class Checkpoints:
         self._knows_last = True  # whether that is the newest of all peers
         self._base: Manifest | None = None  # with which training began
         self._writes_last = False
+        self._found_epoch = -1  # of the last checkpoint, if another peer stored it
+        self._take_overs = 0
 
     def prepare(self) -> None:
         """Before this peer is announced: if no other one trains, download the checkpoint with which all begin.
@@ -120,6 +123,24 @@ class Checkpoints:
             self._make_last()
         self._writer.wait(stop.is_set)
 
+    def serve(self) -> bool:
+        """While this peer serves its state after training: store the last checkpoint if the peer that was to do so is gone.
+
+        Returns whether it is still being stored, by this peer or by the one before it in the order of writers.
+        """
+        if self._stored_last() or self._writer.busy:
+            return self._writer.busy
+        if not self._writes("training", "serving"):
+            training = self._membership.slots_in("training")
+            writer = writing_slot(self._settings.writers, training | self._membership.slots_in("serving"))
+            return writer in training
+        if self._take_overs == _TAKE_OVERS:
+            return False
+        self._take_overs += 1
+        epoch = self._optimizer.local_epoch
+        self._make(epoch, partial(self._find_last_missing, epoch))
+        return True
+
     def close(self) -> None:
         """Stop storing."""
         self._writer.close()
@@ -137,6 +158,14 @@ class Checkpoints:
         self._knows_last = True
         return due
 
+    def _find_last_missing(self, epoch: int) -> bool:
+        """Whether the newest one in the store is not of `epoch`. Belongs to the writer's thread."""
+        newest = self._writer.newest()
+        if newest is None or newest.epoch != epoch:
+            return True
+        self._found_epoch = epoch
+        return False
+
     def _make_last(self) -> None:
         if not self._stored_last():
             self._make(self._optimizer.local_epoch)
@@ -144,7 +173,7 @@ class Checkpoints:
     def _stored_last(self) -> bool:
         epoch = self._optimizer.local_epoch
         begun_with = -1 if self._base is None else self._base.epoch
-        return epoch in (self._writer.stored_epoch, begun_with)
+        return epoch in (self._writer.stored_epoch, self._found_epoch, begun_with)
 
     def _writes(self, *phases: str) -> bool:
         slot = self._config.slot

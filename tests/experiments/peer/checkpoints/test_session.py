@@ -195,6 +195,43 @@ def test_the_last_epoch_is_stored_once(bucket: None, tmp_path: Path) -> None:
     assert names()[0] == "epoch-00000004-run-1-a-1"
 
 
+def test_a_peer_that_is_done_stores_the_last_one_if_the_writer_is_lost(bucket: None, tmp_path: Path) -> None:
+    b = FakePeer(tmp_path / "b", slot="b", others=frozenset({"a"}))
+    b.optimizer.local_epoch = 3
+    b.checkpoints.training_ended()
+    b.checkpoints.wait_for_last(threading.Event())
+    assert b.checkpoints.serve(), "a still stores it"
+    b.others = frozenset()
+    assert b.checkpoints.serve()
+    b.writer.wait(lambda: False)
+    assert names() == ["epoch-00000003-run-1-b-1"]
+    assert not b.checkpoints.serve()
+    late = FakePeer(tmp_path / "c")
+    late.optimizer.local_epoch = 3
+    assert late.checkpoints.serve()
+    late.writer.wait(lambda: False)
+    assert not late.checkpoints.serve()
+    assert names() == ["epoch-00000003-run-1-b-1"], "it is there"
+
+
+def test_a_peer_that_is_done_does_not_try_for_ever(
+    bucket: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peer = FakePeer(tmp_path)
+    peer.optimizer.local_epoch = 3
+
+    def full(*_: Any, **__: Any) -> Any:
+        raise StoreFullError("no space")
+
+    monkeypatch.setattr(writer_module, "upload", full)
+    tried: list[bool] = []
+    for _ in range(4):
+        tried.append(peer.checkpoints.serve())
+        peer.writer.wait(lambda: False)
+    assert tried == [True, True, False, False]
+    assert names() == []
+
+
 def test_a_failed_upload_is_told_and_training_goes_on(
     bucket: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
