@@ -245,12 +245,14 @@ def test_a_failed_upload_is_told_and_training_goes_on(
         peer.ended(2)
     told = "no space for s3://bucket/x (507); free some and retry"
     assert peer.status["checkpoints"]["error"] == told
+    failed = {"count": 1, "epoch": 2, "error": told}
+    assert peer.status["checkpoints"]["failed"] == failed
     assert peer.status["warnings"] == [f"the checkpoint of epoch 2 was not stored: {told}"]
     peer.optimizer.local_epoch = 3
     peer.checkpoints.training_ended()
     peer.checkpoints.wait_for_last(threading.Event())
     assert names() == ["epoch-00000003-run-1-a-1"]
-    assert peer.status["checkpoints"]["error"] is None
+    assert (peer.status["checkpoints"]["error"], peer.status["checkpoints"]["failed"]) == (None, failed)
 
 
 def test_what_is_still_being_stored_makes_the_next_one_wait(
