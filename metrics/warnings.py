@@ -98,6 +98,17 @@ def _bad_samples(run: RunNumbers) -> list[str]:
     return [found.sentence] if found is not None and found.sentence else []
 
 
+def _last_checkpoint(run: RunNumbers) -> list[str]:
+    """Warn if a run that is done has checkpoints, but none of its last epoch."""
+    stored, last = run.checkpoints, max((epoch.epoch for epoch in run.raw), default=0)
+    if run.meta.status != "done" or not (stored.stored or stored.restored or stored.failed):
+        return []
+    if stored.epoch >= last:
+        return []
+    newest = f"the newest one is of epoch {stored.epoch} of {last}" if stored.epoch else "there is none"
+    return [f"The model of the last epoch is in no checkpoint that was reported: {newest}."]
+
+
 def _rounds(run: RunNumbers) -> list[str]:
     bad = dropped_rounds(run.raw)
     if not bad:
@@ -120,6 +131,7 @@ def _epochs(run: RunNumbers) -> list[str]:
             else "All peers were lost at once, and what they had learned with them."
         )
     found += [run.checkpoints.sentence] if run.checkpoints.failed else []
+    found += _last_checkpoint(run)
     chosen = measured(run.raw)
     found += _not_in_sps(run, {e.epoch for e in chosen})
     if not chosen:

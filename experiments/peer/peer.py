@@ -63,7 +63,10 @@ from experiments.wire.hivemind.patches import apply as apply_patches
 from metrics.records import EgressRecord, EpochRecord, IngressRecord, JoinRecord, StepRecord
 
 _log = logging.getLogger("experiments.peer")
-_SERVE_S = 120.0  # how long a finished peer serves its state
+_SERVE_S, _LOOK_S = (
+    120.0,
+    3.0,
+)  # how long a finished peer serves its state; period of a look at the last checkpoint
 _LEAVE_S, _LEAVE_SOFT_S = 9.5, 6.0  # after a signal
 _TELL_SWARM_S = 2.0  # reserved from the leave time for the steps after the round
 _POSITION_S = 5.0  # between two reports of the position in the data, except at the end of an epoch
@@ -472,4 +475,9 @@ class Peer:
         epoch = self.optimizer.local_epoch
         self.status.set(phase="done", epoch=epoch, parameters_sha=sha)
         self.membership.announce("serving", epoch)
-        self.stop.wait(_SERVE_S)
+        until_s = time.monotonic() + _SERVE_S
+        while not self.stop.is_set():
+            storing = self.checkpoints is not None and self.checkpoints.serve()
+            if not storing and time.monotonic() >= until_s:
+                return
+            self.stop.wait(_LOOK_S)

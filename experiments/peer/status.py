@@ -36,8 +36,9 @@ class Status:
             "parameters_sha": None,  # of the parameters rounded to float16, once this peer is done
             "join": None,  # fields of metrics.records.JoinRecord, once this peer trains
             "data_position": None,  # experiments/wire/data_position.py: where this slot is in its data
-            # last checkpoints that this peer stored, the one it began with, and why the last one could not be stored
-            "checkpoints": {"stored": [], "restored": None, "error": None},
+            # last checkpoints that this peer stored, the one it began with, why the last one could not be stored, and how
+            # many could not
+            "checkpoints": {"stored": [], "restored": None, "error": None, "failed": None},
             # the newest metrics.records.UtilisationRecords, without `vm`, oldest first
             "utilisation": [],
             "bad_samples": {},  # those left out: {"count", "first"} by "training" and "heldout" (in the last evaluation)

@@ -43,7 +43,8 @@ class Checkpoints:
 
     stored: tuple[Stored, ...] = ()
     restored: tuple[Restored, ...] = ()
-    failed: tuple[tuple[str, str], ...] = ()  # (VM, error) of uploads that failed
+    failed: tuple[tuple[str, str], ...] = ()  # (VM, error) of uploads that failed, as far as they were seen
+    failures: int = 0  # with those between two looks at a VM
 
     @property
     def newest(self) -> Stored | None:
@@ -61,7 +62,7 @@ class Checkpoints:
         if not self.failed:
             return ""
         vm, error = self.failed[-1]
-        count = f"{len(self.failed)} times" if len(self.failed) > 1 else "once"
+        count = f"{self.failures} times" if self.failures > 1 else "once"
         return f"Storing a checkpoint failed {count}, and training went on; the last error, of {vm}: {error}."
 
     def to_json(self) -> dict[str, Any]:
@@ -69,7 +70,7 @@ class Checkpoints:
         newest = self.newest
         return {
             "stored": len(self.stored),
-            "failed": len(self.failed),
+            "failed": self.failures,
             "bytes": sum(one.bytes for one in self.stored),
             "sent_bytes": sum(one.sent_bytes for one in self.stored),
             "newest": None
@@ -88,9 +89,13 @@ def checkpoints_of(events: Iterable[EventRecord]) -> Checkpoints:
     stored: list[Stored] = []
     restored: list[Restored] = []
     failed: list[tuple[str, str]] = []
+    counts: dict[str, int] = {}  # by VM
     for event in events:
         if event.kind == CHECKPOINT_FAILED:
             failed.append((event.vm, event.cause))
+            seen = counts.get(event.vm, 0)
+            # rows of earlier versions have no count
+            counts[event.vm] = max(seen, json.loads(event.data_json or "{}").get("count") or seen + 1)
         elif event.kind == CHECKPOINT_STORED:
             data = json.loads(event.data_json)
             known = ("name", "epoch", "bytes", "sent_bytes", "copy_s", "upload_s", "at_s")
@@ -99,4 +104,4 @@ def checkpoints_of(events: Iterable[EventRecord]) -> Checkpoints:
             data = json.loads(event.data_json)
             known = ("name", "prefix", "epoch", "bytes", "seconds", "at_s")
             restored.append(Restored(vm=event.vm, **{key: data[key] for key in known}))
-    return Checkpoints(tuple(stored), tuple(restored), tuple(failed))
+    return Checkpoints(tuple(stored), tuple(restored), tuple(failed), sum(counts.values()))

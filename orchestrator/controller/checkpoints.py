@@ -24,6 +24,7 @@ _STORED: Mapping[str, type] = {
 _RESTORED: Mapping[str, type] = {
     "name": str, "prefix": str, "epoch": int, "bytes": int, "seconds": float, "at_s": float,
 }  # fmt: skip
+_FAILED: Mapping[str, type] = {"count": int, "epoch": int, "error": str}
 
 
 def checkpoint_events(
@@ -64,8 +65,20 @@ def _of_vm(vm: str, status: Mapping[str, Any], last_epoch: int, now_s: float) ->
         ):
             text = f"{entry['name']}, {size(entry['bytes'])}, uploaded in {entry['upload_s']:.0f} s"
             yield _event(now_s, vm, CHECKPOINT_STORED, entry, text)
-    error = status.get("error")
-    if error and isinstance(error, str):
+    yield from _failure(vm, status, last_epoch, now_s)
+
+
+def _failure(vm: str, status: Mapping[str, Any], last_epoch: int, now_s: float) -> Iterable[Checkpoint]:
+    """The last failure. Peers of earlier versions report its error only."""
+    given = status.get("failed")
+    if isinstance(given, Mapping) and isinstance(given.get("error"), str):
+        given = {**given, "error": printable(given["error"])[:_LONGEST_TEXT] or "no reason was given"}
+    failed, error = _entry(given, _FAILED), status.get("error")
+    if failed is not None and failed["epoch"] <= last_epoch:
+        key = f"failure {failed['count']}, of epoch {failed['epoch']}"
+        data = json.dumps({"count": failed["count"], "of_epoch": failed["epoch"]})
+        yield Checkpoint(now_s, vm, CHECKPOINT_FAILED, key, None, failed["error"], data)
+    elif given is None and error and isinstance(error, str):
         text = printable(error)[:_LONGEST_TEXT]
         yield Checkpoint(now_s, vm, CHECKPOINT_FAILED, text, None, text, "{}")
 

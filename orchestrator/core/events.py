@@ -106,7 +106,7 @@ class Checkpoint:
     now_s: float
     vm: str
     kind: str  # one of metrics.records.CHECKPOINTS
-    key: str  # what makes it unique among the reports of this kind and VM: its name; of a failure, the error
+    key: str  # what makes it unique among the reports of this kind and VM: its name; of a failure, its number
     epoch: int | None  # of the state; None: nothing was stored
     cause: str  # the note's sentence
     data_json: str  # the peer's entry

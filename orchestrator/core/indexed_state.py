@@ -116,7 +116,8 @@ class WorkingState:
         """
         spec = self.run.spec
         waits = slot.phase == WAITS and slot.vm != self.run.seed
-        return max(spec.boot_deadline_s, spec.join_deadline_s) if waits else spec.join_deadline_s
+        join_s = spec.join_deadline_s + spec.restore_s
+        return max(spec.boot_deadline_s, join_s) if waits else join_s
 
     def joinable(self) -> bool:
         """Whether any peer can be joined."""

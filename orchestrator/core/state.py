@@ -104,6 +104,7 @@ class RunSpec(Limits):
     join_deadline_s: float = (
         300.0  # from the start of the program to the ready peer; the same again until it trains
     )
+    restore_s: float = 0.0  # in addition, for the download of a checkpoint before the peer is ready
     barrier_s: float | None = None  # how long ready peers wait for each other; None: 60 s plus 10 s per slot
     silent_deadline_s: float = 120.0  # for a training peer not seen in the DHT
     missing_deadline_s: float = 30.0  # an unlisted VM counts as lost after this
@@ -135,7 +136,7 @@ class RunSpec(Limits):
     def start_deadline_s(self) -> float:
         """From the program's start to training: becoming ready, waiting for the others, loading the swarm's state."""
         barrier_s = 60.0 + 10.0 * len(self.slots) if self.barrier_s is None else self.barrier_s
-        return 2 * self.join_deadline_s + barrier_s
+        return 2 * (self.join_deadline_s + self.restore_s) + barrier_s
 
 
 @dataclass(frozen=True, slots=True)

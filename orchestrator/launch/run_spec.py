@@ -8,6 +8,7 @@ from datetime import date
 from decimal import Decimal
 from typing import Any
 
+from analysis.planning.checkpoints import checkpoint_bytes
 from analysis.planning.plan import Quoter, place_key
 from analysis.planning.price_ages import own_rows_go
 from analysis.planning.reserve import (
@@ -31,7 +32,11 @@ from orchestrator.core.state import Place, Policy, RunSpec, SlotSpec
 from orchestrator.core.until import Goals
 from orchestrator.errors import RefusedError
 
-_LAST_CHECKPOINT_S = 600.0  # for its upload, which one peer finishes after training
+_LAST_CHECKPOINT_S = (
+    600.0  # for its upload, which one peer finishes after training, besides the time of its bytes
+)
+_SLOW_BYTES_PER_S = 2_000_000  # at which a checkpoint of any size is sent and read in time
+_UNKNOWN_SIZE_S = 600.0  # for a checkpoint whose size is unknown
 
 
 def run_spec(
@@ -59,6 +64,7 @@ def run_spec(
     egress_usd = Decimal(0) if epoch_usd is None else epoch_usd
     epoch_s = emulation.reckoned_epoch_s
     uploads_usd = uploads_in_flight_usd(spec, book, epoch_s, pace) or Decimal(0)
+    transfer_s = _transfer_s(spec)
     requested = slots(spec)
     return RunSpec(
         run_id=run_id,
@@ -77,7 +83,8 @@ def run_spec(
         ),
         budget_usd=spec.budget_usd,
         silent_deadline_s=max(120.0, round_s + (emulation.calc_s or 0.0) + 60.0),
-        straggler_s=max(60.0, round_s + 30.0) + (_LAST_CHECKPOINT_S if spec.checkpoint else 0.0),
+        restore_s=transfer_s,
+        straggler_s=max(60.0, round_s + 30.0) + (_LAST_CHECKPOINT_S + transfer_s if spec.checkpoint else 0.0),
         min_peers=spec.min_peers,
         max_usd_per_h=spec.max_usd_per_h,
         max_wall_s=None if spec.max_wall_time_s is None else spec.max_wall_time_s / c,
@@ -91,6 +98,14 @@ def run_spec(
         teardown_s=pace.teardown_s,
         egress_usd_per_h=egress_ceiling_usd_per_h(egress_usd, epoch_s, pace, uploads_usd),
     )
+
+
+def _transfer_s(spec: ExperimentSpec) -> float:
+    """The longest that sending or reading a checkpoint may take; 0 without checkpoints."""
+    if spec.checkpoint is None:
+        return 0.0
+    size_bytes = checkpoint_bytes(spec)
+    return _UNKNOWN_SIZE_S if size_bytes is None else size_bytes / _SLOW_BYTES_PER_S
 
 
 def _goals(spec: ExperimentSpec) -> Goals | None:

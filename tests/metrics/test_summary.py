@@ -12,7 +12,7 @@ import pytest
 from synthetic_runs import egress, epoch, vm
 
 from cloud.prices.book import load
-from metrics.records import IngressRecord
+from metrics.records import CHECKPOINT_STORED, EventRecord, IngressRecord
 from metrics.store.database import RunStore
 from metrics.summary import summarise
 from metrics.tables import cost_lines, per_epoch, traffic
@@ -266,6 +266,24 @@ def test_warnings_are_sentences(tmp_path):
     assert found["cost"]["egress_usd"] > 0
     assert (found["dropped_rounds"], found["host_contended"]) == (1, True)
     assert [p["preemptions"] for p in found["peers"]] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("newest", "status", "warned"), [(2, "done", True), (3, "done", False), (2, "budget", False)]
+)
+def test_a_model_at_the_end_that_is_in_no_checkpoint_is_a_warning(tmp_path, newest, status, warned):
+    meta, records = _meta() | {"status": status}, _records()
+    entry = {
+        "name": f"epoch-{newest:08d}-a-0", "epoch": newest, "bytes": 1, "sent_bytes": 1, "copy_s": 0.0, "upload_s": 1.0,
+        "at_s": 1.0,
+    }  # fmt: skip
+    records["events"] = [
+        EventRecord(1, 1.0, CHECKPOINT_STORED, "us", 0, "a-0", "", "", "stored", json.dumps(entry))
+    ]
+    with _store(tmp_path, meta, records) as store:
+        found = summarise(store)["warnings"]
+    sentence = "The model of the last epoch is in no checkpoint that was reported: the newest one is of epoch 2 of 3."
+    assert (sentence in found) == warned
 
 
 def _held_out_lines(found: dict) -> list[str]:

@@ -25,6 +25,15 @@ class StoredEntry:
 
 
 @dataclass(frozen=True)
+class FailedEntry:
+    """The last checkpoint that this peer could not store. It stays when a later one is stored."""
+
+    count: int  # of failures so far, with this one
+    epoch: int
+    error: str
+
+
+@dataclass(frozen=True)
 class RestoredEntry:
     """The checkpoint with which this peer began."""
 
@@ -43,6 +52,7 @@ class CheckpointReport:
         self._status, self._lock = status, threading.Lock()
         self._stored: tuple[StoredEntry, ...] = ()
         self._restored: RestoredEntry | None = None
+        self._failed: FailedEntry | None = None
         self._error: str | None = None
 
     def stored(self, entry: StoredEntry) -> None:
@@ -60,7 +70,8 @@ class CheckpointReport:
     def failed(self, epoch: int, error: str) -> None:
         """Tell why a checkpoint could not be stored, also as a warning."""
         with self._lock:
-            self._error = error
+            count = 1 if self._failed is None else self._failed.count + 1
+            self._failed, self._error = FailedEntry(count, epoch, error), error
             self._publish()
         self._status.warn(f"checkpoint {epoch}", f"the checkpoint of epoch {epoch} was not stored: {error}")
 
@@ -73,5 +84,6 @@ class CheckpointReport:
             "stored": [asdict(entry) for entry in self._stored],
             "restored": None if self._restored is None else asdict(self._restored),
             "error": self._error,
+            "failed": None if self._failed is None else asdict(self._failed),
         }
         self._status.set(checkpoints=shown)

@@ -18,6 +18,21 @@ class Start:
 
 
 @dataclass(frozen=True)
+class State:
+    """A state of the run that needs no checkpoint: it has one, or training began with it."""
+
+    epoch: int
+    made_at_s: float  # Unix time
+
+
+def later(one: State | None, other: State | None) -> State | None:
+    """The later epoch and the later time of two states."""
+    if one is None or other is None:
+        return one or other
+    return State(max(one.epoch, other.epoch), max(one.made_at_s, other.made_at_s))
+
+
+@dataclass(frozen=True)
 class Checkpointing:
     """The peer's config key `checkpoint`."""
 
@@ -44,11 +59,15 @@ class Checkpointing:
         except (KeyError, TypeError, ValueError) as error:
             raise PeerConfigError(f"checkpoint: {error!r}") from error
 
-    def due(self, epoch: int, now_s: float, last_s: float) -> bool:
-        """Whether a checkpoint is made at the beginning of `epoch`. `last_s`: when the last one was due, or training began."""
-        if self.every_epochs is not None and epoch % self.every_epochs == 0:
-            return True
-        return self.every_s is not None and now_s - last_s >= self.every_s
+    def due(self, epoch: int, now_s: float, last: State | None) -> bool:
+        """Whether a checkpoint is made at the beginning of `epoch`, after the state `last`; None: no state is known.
+
+        With `every_epochs`, one is due for each multiple of it; if that one was missed, at the next epoch. A state of a
+        later epoch, or made in the future, is not relied on for longer than one interval.
+        """
+        if self.every_epochs is not None:
+            return epoch // self.every_epochs != (0 if last is None else last.epoch) // self.every_epochs
+        return self.every_s is not None and (last is None or abs(now_s - last.made_at_s) >= self.every_s)
 
 
 def writing_slot(writers: Sequence[str], training: Collection[str]) -> str | None:

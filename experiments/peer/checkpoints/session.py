@@ -12,7 +12,7 @@ from experiments.checkpoints.manifest import Manifest
 from experiments.checkpoints.store import CheckpointStore
 from experiments.peer.checkpoints.report import CheckpointReport, RestoredEntry
 from experiments.peer.checkpoints.restore import Restorer
-from experiments.peer.checkpoints.schedule import Checkpointing, writing_slot
+from experiments.peer.checkpoints.schedule import Checkpointing, State, later, writing_slot
 from experiments.peer.checkpoints.writer import CheckpointWriter, Trained
 from experiments.peer.config import PeerConfig
 from experiments.peer.optimizer.single_peer import PlainOptimizer
@@ -21,6 +21,7 @@ from experiments.peer.status import Status
 from experiments.peer.swarm.membership import Membership
 from experiments.peer.training.task import TaskRunner
 
+_TAKE_OVERS = 2  # attempts to store the last checkpoint in another peer's place
 _FOLDER, _RESTORED = "checkpoint", "restored"  # in the config's folder, while in use
 
 
@@ -39,15 +40,19 @@ class Checkpoints:
         restorer: Restorer,
         *,
         ran: str,
-        clock: Callable[[], float] = time.monotonic,
         unix_s: Callable[[], float] = time.time,
     ) -> None:
+        """`unix_s`: the swarm's clock."""
         self._config, self._settings, self._optimizer = config, settings, optimizer
         self._membership, self._trained, self._report, self._ran = membership, trained, report, ran
-        self._writer, self._restorer, self._clock, self._unix_s = writer, restorer, clock, unix_s
-        self._last_s = clock()
+        self._writer, self._restorer, self._unix_s = writer, restorer, unix_s
+        self._began: State | None = State(0, unix_s())  # None: others had begun before
+        self._last = self._began  # stored or begun last, as far as this peer knows
+        self._knows_last = True  # whether that is the newest of all peers
         self._base: Manifest | None = None  # with which training began
         self._writes_last = False
+        self._found_epoch = -1  # of the last checkpoint, if another peer stored it
+        self._take_overs = 0
 
     def prepare(self) -> None:
         """Before this peer is announced: if no other one trains, download the checkpoint with which all begin.
@@ -63,7 +68,7 @@ class Checkpoints:
         A peer that joins a swarm may have downloaded one too: what the swarm is ahead is taken over afterwards. Raises
         RestoreError, StorageError, OSError.
         """
-        self._last_s = self._clock()
+        self._set_began(None if began == "joined" else State(0, self._unix_s()))
         if began == "stopped" or (began != "joined" and self._restorer.fetch() is None):
             return
         fetched = self._restorer.fetched
@@ -74,6 +79,8 @@ class Checkpoints:
         self._membership.starts_at(manifest.epoch)
         self._optimizer.start_at(manifest.epoch, str(about.get("lineage", "")))
         self._base = manifest
+        if began != "joined":
+            self._set_began(State(manifest.epoch, self._unix_s()))
         self._report.restored(
             RestoredEntry(
                 manifest.name,
@@ -86,13 +93,21 @@ class Checkpoints:
         )
 
     def epoch_ended(self, epoch: int) -> None:
-        """Between two epochs: begin a checkpoint if one is due and this peer writes it."""
-        now_s = self._clock()
-        if not self._settings.due(epoch, now_s, self._last_s):
+        """Between two epochs: begin a checkpoint if this peer writes and one is due.
+
+        What is due depends on the newest one. A peer that has just become the writer finds that in the store, in the
+        background, while a copy of the state waits.
+        """
+        if not self._writes("training"):
+            self._knows_last = False
             return
-        self._last_s = now_s
-        if self._writes("training"):
-            self._make(epoch)
+        now_s = self._unix_s()
+        if self._knows_last:
+            if self._settings.due(epoch, now_s, self._last):
+                self._last = State(epoch, now_s)
+                self._make(epoch)
+        elif not self._writer.busy:
+            self._make(epoch, partial(self._find_due, epoch, now_s))
 
     def training_ended(self) -> None:
         """After the last epoch: begin the last checkpoint, if this peer writes it."""
@@ -109,9 +124,48 @@ class Checkpoints:
             self._make_last()
         self._writer.wait(stop.is_set)
 
+    def serve(self) -> bool:
+        """While this peer serves its state after training: store the last checkpoint if the peer that was to do so is gone.
+
+        Returns whether it is still being stored, by this peer or by the one before it in the order of writers.
+        """
+        if self._stored_last() or self._writer.busy:
+            return self._writer.busy
+        if not self._writes("training", "serving"):
+            training = self._membership.slots_in("training")
+            writer = writing_slot(self._settings.writers, training | self._membership.slots_in("serving"))
+            return writer in training
+        if self._take_overs == _TAKE_OVERS:
+            return False
+        self._take_overs += 1
+        epoch = self._optimizer.local_epoch
+        self._make(epoch, partial(self._find_last_missing, epoch))
+        return True
+
     def close(self) -> None:
         """Stop storing."""
         self._writer.close()
+
+    def _set_began(self, state: State | None) -> None:
+        self._began = self._last = state
+        self._knows_last = state is not None
+
+    def _find_due(self, epoch: int, now_s: float) -> bool:
+        """Whether a checkpoint is due after the newest one in the store. Belongs to the writer's thread."""
+        newest = self._writer.newest()
+        last = later(self._began, None if newest is None else State(newest.epoch, newest.made_at_s))
+        due = self._settings.due(epoch, now_s, last)
+        self._last = State(epoch, now_s) if due else last
+        self._knows_last = True
+        return due
+
+    def _find_last_missing(self, epoch: int) -> bool:
+        """Whether the newest one in the store is not of `epoch`. Belongs to the writer's thread."""
+        newest = self._writer.newest()
+        if newest is None or newest.epoch != epoch:
+            return True
+        self._found_epoch = epoch
+        return False
 
     def _make_last(self) -> None:
         if not self._stored_last():
@@ -120,13 +174,13 @@ class Checkpoints:
     def _stored_last(self) -> bool:
         epoch = self._optimizer.local_epoch
         begun_with = -1 if self._base is None else self._base.epoch
-        return epoch in (self._writer.stored_epoch, begun_with)
+        return epoch in (self._writer.stored_epoch, self._found_epoch, begun_with)
 
     def _writes(self, *phases: str) -> bool:
         slot = self._config.slot
         return writing_slot(self._settings.writers, self._membership.slots_in(*phases) | {slot}) == slot
 
-    def _make(self, epoch: int) -> None:
+    def _make(self, epoch: int, needed: Callable[[], bool] | None = None) -> None:
         config, base = self._config, self._base
         manifest = Manifest(
             run_id=config.run_id,
@@ -139,7 +193,7 @@ class Checkpoints:
             task_sha256=task_sha256(config),
             parent=None if base is None else base.name,
         )
-        self._writer.begin(manifest, {"lineage": self._optimizer.lineage})
+        self._writer.begin(manifest, {"lineage": self._optimizer.lineage}, needed)
 
     def _samples(self, epoch: int) -> int | None:
         """Samples of the completed epochs, by the target; None: those of the run from which this one started are unknown."""

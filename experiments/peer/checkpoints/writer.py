@@ -68,11 +68,14 @@ class CheckpointWriter:
         """Whether a checkpoint is being stored."""
         return self._thread is not None and self._thread.is_alive()
 
-    def begin(self, manifest: Manifest, about: Mapping[str, Any]) -> bool:
+    def begin(
+        self, manifest: Manifest, about: Mapping[str, Any], needed: Callable[[], bool] | None = None
+    ) -> bool:
         """Copy the state and begin to store it. False, with a warning, while the last one is being stored or if it cannot be
         copied.
 
-        `manifest`: without files and time. `about`: returned when the checkpoint is loaded.
+        `manifest`: without files and time. `about`: returned when the checkpoint is loaded. `needed`: asked by the background
+        thread; if false, the copy is discarded.
         """
         if self.busy:
             self._report.warn(
@@ -93,10 +96,18 @@ class CheckpointWriter:
         copy_s = self._clock() - began
         manifest = replace(manifest, made_at_s=self._unix_s())
         self._thread = threading.Thread(
-            target=self._write, args=(manifest, copied, copy_s), name="checkpoint", daemon=True
+            target=self._write, args=(manifest, copied, copy_s, needed), name="checkpoint", daemon=True
         )
         self._thread.start()
         return True
+
+    def newest(self) -> Manifest | None:
+        """The newest checkpoint in the store; None if there is none, or if the store cannot be read: an upload tells why."""
+        try:
+            return self._store.newest()
+        except Exception:  # noqa: BLE001 - training goes on, whatever it is
+            _log.exception("the newest checkpoint could not be read")
+            return None
 
     def wait(self, stopped: Callable[[], bool]) -> None:
         """Wait until nothing is being stored, or `stopped` becomes true."""
@@ -110,7 +121,11 @@ class CheckpointWriter:
         if self._thread is not None:
             self._thread.join(_CLOSE_S)
 
-    def _write(self, manifest: Manifest, copied: StateCopy, copy_s: float) -> None:
+    def _write(
+        self, manifest: Manifest, copied: StateCopy, copy_s: float, needed: Callable[[], bool] | None
+    ) -> None:
+        if needed is not None and not needed():
+            return
         began = self._clock()
         shutil.rmtree(self._folder, ignore_errors=True)
         try:

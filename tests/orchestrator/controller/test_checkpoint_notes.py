@@ -66,6 +66,24 @@ def test_each_report_is_noted_once_and_survives_a_restart() -> None:
     assert checkpoint_events([seen("r-a-0", stored=[stored(8, "r-a-0")])], again, 100, 0.0) == []
 
 
+def test_each_failure_counts_also_of_the_same_error_and_between_two_looks() -> None:
+    driver = Driver(spec()).train()
+    began = len(driver.facts)
+    for count, epoch, error in ((1, 4, "full"), (1, 4, "full"), (2, 8, "full"), (4, 8, None)):
+        failed = {"count": count, "epoch": epoch, "error": "the bucket is\nfull"}
+        report(driver, seen("r-a-0", error=error, failed=failed))
+    report(driver, seen("r-b-0", error="of an earlier version"))
+    assert len(driver.facts) - began == 4
+    unsaid = seen("r-b-0", failed={"count": 1, "epoch": 4, "error": ""})
+    assert [e.cause for e in checkpoint_events([unsaid], driver.state, 100, 0.0)] == ["no reason was given"]
+    found = checkpoints_of(rows_of(driver.facts[began:]))
+    assert (found.failures, found.to_json()["failed"]) == (5, 5)
+    assert found.sentence.startswith("Storing a checkpoint failed 5 times")
+    again = replay(rows_of([created(spec()), *driver.facts]))
+    assert again.checkpoint_notes == driver.state.checkpoint_notes
+    assert again.checkpoint_epoch == 0, "nothing was stored"
+
+
 def test_the_loss_of_all_peers_says_where_training_goes_on() -> None:
     driver = Driver(spec()).train()
     report(driver, seen("r-a-0", stored=[stored(12, "r-a-0")]))
@@ -83,6 +101,7 @@ def test_the_loss_of_all_peers_says_where_training_goes_on() -> None:
         {"stored": [stored(101, "r-a-0")]}, {"stored": [stored(4, "r-a-0", bytes=-1)]},
         {"stored": [stored(4, "r-a-0", upload_s=float("inf"))]}, {"stored": [stored(4, "r-a-0") | {"epoch": True}]},
         {"restored": restored(3, name="")}, {"restored": restored(101)}, {"restored": [3]}, {"error": 7},
+        {"failed": {"count": -1, "epoch": 1, "error": "x"}}, {"failed": {"count": 1, "epoch": 101, "error": "x"}},
     ],
 )  # fmt: skip
 def test_an_invalid_report_is_left_out(given: dict[str, Any]) -> None:

@@ -103,6 +103,17 @@ def test_a_peer_that_is_ready_and_never_trains_is_replaced():
     assert run.of("a").cause.startswith("did not train within 670 s (its phase: ready)")
 
 
+def test_a_peer_may_take_longer_to_download_a_checkpoint_before_it_is_ready():
+    run = Driver(spec(1, restore_s=500.0))
+    run.tick()
+    run.sees("r-a-0", phase="dht")
+    run.tick(run.state.spec.join_deadline_s + 499.0)
+    assert run.of("a").state is SlotState.JOINING
+    run.tick(2)
+    assert run.of("a").cause.startswith("did not join within 800 s (its phase: dht)")
+    assert run.state.spec.start_deadline_s == 2 * 800.0 + 70.0
+
+
 def test_the_start_deadline_is_longer_than_peers_wait_for_each_other():
     for count in (1, 8, 150):
         slots = tuple(SlotSpec(f"s{n}", (IOWA,)) for n in range(count))

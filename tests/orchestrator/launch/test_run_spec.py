@@ -5,6 +5,7 @@ from decimal import Decimal
 
 import pytest
 
+from analysis.planning.checkpoints import checkpoint_bytes
 from analysis.planning.plan import place_key, plan_of
 from cloud.prices.book import load as load_book
 from experiments.emulation.scales import resolve_emulation
@@ -15,7 +16,8 @@ from orchestrator.cli.render.summary import plan_lines
 from orchestrator.cli.render.words import duration
 from orchestrator.core.journal import created, replay
 from orchestrator.errors import RefusedError
-from orchestrator.launch.run_spec import check_money, run_spec
+from orchestrator.launch.rented import patient
+from orchestrator.launch.run_spec import _transfer_s, check_money, run_spec
 
 BOOK = load_book("study-2023-04")
 EMPTY = type(BOOK).from_text(BOOK.text.splitlines()[0] + "\n", "empty.csv")
@@ -44,6 +46,19 @@ def test_every_limit_of_the_file_reaches_the_core():
     assert (run.vms_per_min, run.replacements_per_h, run.budget_usd) == (4, 9, Decimal(8))
     assert run.breaker_open_s == 60
     assert run.egress_usd_per_h > 0
+
+
+def test_deadlines_grow_with_the_size_of_a_checkpoint():
+    _, without = told("geo-b2", "emulation.accelerators=host")
+    spec, known = told("geo-b2", "checkpoint.every_epochs=5", "emulation.accelerators=host")
+    size_bytes = checkpoint_bytes(spec)
+    assert size_bytes is not None
+    assert size_bytes > 2_000_000_000
+    assert (without.restore_s, known.restore_s) == (0.0, size_bytes / 2e6)
+    assert known.straggler_s == without.straggler_s + 600.0 + size_bytes / 2e6
+    assert _transfer_s(load("glyphs-2", ["checkpoint.every_epochs=5"])) == 600.0, "unknown"
+    rented = patient(known)
+    assert rented.restore_s == known.restore_s
 
 
 def test_each_key_of_the_section_limits_reaches_the_plan_its_text_the_core_and_the_journal():

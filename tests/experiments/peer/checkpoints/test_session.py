@@ -81,7 +81,7 @@ class FakePeer:
         )
         self.checkpoints = Checkpoints(
             config, settings, self.optimizer, membership, self.trained, report, self.writer, self.restorer,
-            ran="small", clock=lambda: self.now_s,
+            ran="small", unix_s=lambda: 1000.0 + self.now_s,
         )  # fmt: skip
 
     def _start_at(self, epoch: int, lineage: str) -> None:
@@ -125,16 +125,58 @@ def test_epochs_that_are_due_are_stored_and_old_ones_deleted(bucket: None, tmp_p
 
 
 def test_one_peer_writes_and_the_next_one_when_it_is_gone(bucket: None, tmp_path: Path) -> None:
-    peer = FakePeer(tmp_path, slot="b", others=frozenset({"a"}), every_epochs=None, every_s=60.0)
-    peer.now_s = 70.0
+    first = FakePeer(tmp_path / "a", every_epochs=None, every_s=60.0)
+    peer = FakePeer(tmp_path / "b", slot="b", others=frozenset({"a"}), every_epochs=None, every_s=60.0)
+    first.now_s = peer.now_s = 70.0
+    first.ended(1)
     peer.ended(1)
-    assert names() == []
+    assert names() == ["epoch-00000001-run-1-a-1"]
     peer.others, peer.now_s = frozenset({"c"}), 100.0
     peer.ended(2)
-    assert names() == [], "the other one's is 30 s old"
+    assert names() == ["epoch-00000001-run-1-a-1"], "it is 30 s old"
     peer.now_s = 130.0
     peer.ended(3)
-    assert names() == ["epoch-00000003-run-1-b-1"]
+    assert names() == ["epoch-00000003-run-1-b-1", "epoch-00000001-run-1-a-1"]
+
+
+@pytest.mark.parametrize("every", [{"every_s": 600.0, "every_epochs": None}, {"every_epochs": 6}])
+def test_a_writer_that_is_replaced_more_often_than_one_is_due(
+    every: dict[str, Any], bucket: None, tmp_path: Path
+) -> None:
+    """Slot a writes. Each of its peers joins after an epoch and is lost after five; b trains throughout."""
+    b = FakePeer(tmp_path / "b", slot="b", others=frozenset({"a"}), **every)
+    stored: list[int] = []
+    for life in range(4):
+        a = FakePeer(tmp_path / f"a{life}", others=frozenset({"b"}), train=life > 0, **every)
+        a.now_s = 500.0 * life
+        a.checkpoints.begin("joined" if life else "ready")
+        for epoch in range(5 * life + 1, 5 * life + 6):
+            a.now_s = b.now_s = 100.0 * epoch
+            a.ended(epoch)
+            b.ended(epoch)
+            newest = store().newest()
+            stored += [newest.epoch] if newest is not None and newest.epoch not in stored else []
+    assert stored == [6, 12, 18]
+
+
+def test_the_store_is_not_read_by_the_trainers_thread(
+    bucket: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peer, go_on, readers = FakePeer(tmp_path), threading.Event(), list[threading.Thread]()
+
+    def slowly() -> None:
+        readers.append(threading.current_thread())
+        assert go_on.wait(10)
+
+    monkeypatch.setattr(peer.writer._store, "newest", slowly)
+    peer.checkpoints.begin("joined")
+    for epoch in (7, 8, 9):
+        peer.checkpoints.epoch_ended(epoch)
+    go_on.set()
+    peer.writer.wait(lambda: False)
+    assert [thread.name for thread in readers] == ["checkpoint"]
+    assert names() == ["epoch-00000007-run-1-a-1"]
+    assert peer.status["warnings"] == []
 
 
 def test_the_last_epoch_is_stored_once(bucket: None, tmp_path: Path) -> None:
@@ -154,6 +196,43 @@ def test_the_last_epoch_is_stored_once(bucket: None, tmp_path: Path) -> None:
     assert names()[0] == "epoch-00000004-run-1-a-1"
 
 
+def test_a_peer_that_is_done_stores_the_last_one_if_the_writer_is_lost(bucket: None, tmp_path: Path) -> None:
+    b = FakePeer(tmp_path / "b", slot="b", others=frozenset({"a"}))
+    b.optimizer.local_epoch = 3
+    b.checkpoints.training_ended()
+    b.checkpoints.wait_for_last(threading.Event())
+    assert b.checkpoints.serve(), "a still stores it"
+    b.others = frozenset()
+    assert b.checkpoints.serve()
+    b.writer.wait(lambda: False)
+    assert names() == ["epoch-00000003-run-1-b-1"]
+    assert not b.checkpoints.serve()
+    late = FakePeer(tmp_path / "c")
+    late.optimizer.local_epoch = 3
+    assert late.checkpoints.serve()
+    late.writer.wait(lambda: False)
+    assert not late.checkpoints.serve()
+    assert names() == ["epoch-00000003-run-1-b-1"], "it is there"
+
+
+def test_a_peer_that_is_done_does_not_try_for_ever(
+    bucket: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peer = FakePeer(tmp_path)
+    peer.optimizer.local_epoch = 3
+
+    def full(*_: Any, **__: Any) -> Any:
+        raise StoreFullError("no space")
+
+    monkeypatch.setattr(writer_module, "upload", full)
+    tried: list[bool] = []
+    for _ in range(4):
+        tried.append(peer.checkpoints.serve())
+        peer.writer.wait(lambda: False)
+    assert tried == [True, True, False, False]
+    assert names() == []
+
+
 def test_a_failed_upload_is_told_and_training_goes_on(
     bucket: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -167,12 +246,14 @@ def test_a_failed_upload_is_told_and_training_goes_on(
         peer.ended(2)
     told = "no space for s3://bucket/x (507); free some and retry"
     assert peer.status["checkpoints"]["error"] == told
+    failed = {"count": 1, "epoch": 2, "error": told}
+    assert peer.status["checkpoints"]["failed"] == failed
     assert peer.status["warnings"] == [f"the checkpoint of epoch 2 was not stored: {told}"]
     peer.optimizer.local_epoch = 3
     peer.checkpoints.training_ended()
     peer.checkpoints.wait_for_last(threading.Event())
     assert names() == ["epoch-00000003-run-1-a-1"]
-    assert peer.status["checkpoints"]["error"] is None
+    assert (peer.status["checkpoints"]["error"], peer.status["checkpoints"]["failed"]) == (None, failed)
 
 
 def test_what_is_still_being_stored_makes_the_next_one_wait(
