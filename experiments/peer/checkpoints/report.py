@@ -62,7 +62,8 @@ class CheckpointReport:
         with self._lock:
             self._error = error
             self._publish()
-        self._status.warn(f"checkpoint {epoch}", f"the checkpoint of epoch {epoch} was not stored: {error}")
+        text = f"the checkpoint of epoch {epoch} was not stored: {error}"
+        self._status.warn(f"checkpoint {epoch}", text, recorded=True)
 
     def warn(self, key: str, text: str) -> None:
         """Add a warning about checkpoints."""
