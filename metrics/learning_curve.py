@@ -133,12 +133,13 @@ def target_words(target: Mapping[str, Any]) -> str:
     if not target["reached"]:
         return f"The target, {name}, was not reached"
     samples = "an unknown number of" if target["samples"] is None else f"{target['samples']:,.0f}"
+    seconds = "an unknown time" if target["time_s"] is None else duration(target["time_s"])
     cost = usd(target["usd"])
     if target["usd"] is None:
         cost = f"dollars unknown ({few(target['usd_unknown']) or 'the epoch has no record'})"
     return (
         f"The target, {name}, was reached after epoch {target['epoch']}: {samples} samples, "
-        f"{duration(target['time_s'])} of training, {cost}"
+        f"{seconds} of training, {cost}"
     )
 
 

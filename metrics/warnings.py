@@ -8,6 +8,7 @@ from cloud.targets import target_of
 from metrics.cost.lost_work import LostWork
 from metrics.epochs.throughput import dropped_rounds, measured
 from metrics.events.bad_samples import bad_samples_of
+from metrics.events.peer_warnings import peer_warnings_of
 from metrics.host_load import describe_host
 from metrics.logged_rates import left_out
 from metrics.readable import few, number, size, usd
@@ -31,6 +32,7 @@ def sentences(run: RunNumbers, money: bool = True, basis: bool = True) -> list[s
     found += _rounds(run)
     found += _bad_samples(run)
     found += _epochs(run)
+    found += peer_warnings_of(run.meta.peer_warnings, run.slot)
     found += _counts(run)
     if money:
         found += _money(run)

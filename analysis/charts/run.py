@@ -104,11 +104,15 @@ def calc_comm(rows: Sequence[Row]) -> Figure:
 
 
 def traffic_matrix(rows: Sequence[Row]) -> Figure:
-    """Draw full-scale bytes by source and destination. `rows`: src, dst, bytes."""
+    """Draw full-scale bytes by source and destination. `rows`: src, dst, bytes; those of the same pair are added up."""
     sources = sorted({str(row["src"]) for row in rows})
     targets = sorted({str(row["dst"]) for row in rows})
-    unit, unit_bytes = unit_of_bytes(max((float(row["bytes"] or 0) for row in rows), default=0.0))
-    cells = {(str(row["src"]), str(row["dst"])): float(row["bytes"] or 0) / unit_bytes for row in rows}
+    sums: dict[tuple[str, str], float] = {}
+    for row in rows:
+        pair = str(row["src"]), str(row["dst"])
+        sums[pair] = sums.get(pair, 0.0) + float(row["bytes"] or 0)
+    unit, unit_bytes = unit_of_bytes(max(sums.values(), default=0.0))
+    cells = {pair: total / unit_bytes for pair, total in sums.items()}
     figure, axes = _subplots(0.42 * len(sources) + 1.6)
     grid = [[cells.get((s, t), float("nan")) for t in targets] for s in sources]
     top = max(cells.values(), default=0.0) or 1.0

@@ -25,7 +25,7 @@ from typing import Any
 
 from analysis.compare.configuration import Configuration, configuration, differing, same_keys
 from analysis.compare.option_figures import Learned, ratio_bounds
-from analysis.compare.option_runs import learned_by_run, measured_figure
+from analysis.compare.option_runs import learned_by_run, measured_figure, uncounted_losses
 from analysis.replay import ReadRun
 from experiments.study_file.baseline import LOSSES
 from metrics.epochs.granularity import granularity_of_means, granularity_of_means_values
@@ -79,6 +79,9 @@ class OwnRun:
     configuration: Configuration
     figures: Mapping[str, ComparedFigure] = field(default_factory=dict[str, ComparedFigure])
     learned: Mapping[str, Sequence[Learned]] = field(default_factory=dict[str, Sequence[Learned]])
+    uncounted: frozenset[str] = (
+        frozenset()
+    )  # LOSSES that were recorded, all after an unknown number of samples
     target_batch: float | None = None  # raw
     curves: Mapping[str, Sequence[tuple[int, float]]] = field(
         default_factory=dict[str, Sequence[tuple[int, float]]]
@@ -273,6 +276,7 @@ def own_run(read: ReadRun, include_contended: bool = False) -> OwnRun:
         configuration=configuration(meta),
         figures=figures,
         learned=learned_by_run(run.raw, run.evaluation_rows),
+        uncounted=uncounted_losses(run.raw, run.evaluation_rows),
         target_batch=None if target is None else float(target),
         curves=curves,
         host_counts=include_contended,
@@ -408,9 +412,15 @@ def _figure(key: str, run: OwnRun, first: OwnRun) -> FigureDifference:
 
 def _loss(name: str, run: OwnRun, first: OwnRun) -> LossDifference:
     own, theirs = run.learned.get(name, ()), first.learned.get(name, ())
-    none = [one.run_id for one, records in ((run, own), (first, theirs)) if not records]
-    if none:
-        return LossDifference(name, run.run_id, why=f"{' and '.join(none)} recorded none")
+    without = [one for one, records in ((run, own), (first, theirs)) if not records]
+    if without:
+        none = " and ".join(one.run_id for one in without if name not in one.uncounted)
+        uncounted = " and ".join(one.run_id for one in without if name in one.uncounted)
+        why = [
+            *([f"{none} recorded none"] if none else []),
+            *([f"the number of samples before the losses of {uncounted} is unknown"] if uncounted else []),
+        ]
+        return LossDifference(name, run.run_id, why="; ".join(why))
     if run.model != first.model:
         return LossDifference(name, run.run_id, why=f"another model: {run.model} and {first.model}")
     pair = equal_samples(own, theirs, _SLACK * min(run.target_batch or 0.0, first.target_batch or 0.0))

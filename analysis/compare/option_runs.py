@@ -79,3 +79,13 @@ def learned_by_run(
         "loss": tuple(training),
         "heldout_loss": tuple(Learned(samples[e], fmean(found)) for e, found in sorted(heldout.items())),
     }
+
+
+def uncounted_losses(raw: Sequence[SwarmEpoch], evaluations: Sequence[Mapping[str, Any]]) -> frozenset[str]:
+    """Return the losses that were recorded, but of which `learned_by_run` has none: their numbers of samples are unknown."""
+    recorded = {
+        "loss": any(e.loss is not None for e in raw),
+        "heldout_loss": any(row.get("loss") is not None for row in evaluations),
+    }
+    learned = learned_by_run(raw, evaluations)
+    return frozenset(name for name, found in recorded.items() if found and not learned[name])

@@ -139,7 +139,8 @@ def _target_cards(summary: Summary) -> list[Card]:
         return []
     if not target["reached"]:
         return [Card("Target", "not reached", target_name(target))]
-    more = f"{usd(target['usd'])} of the run; {target_name(target)}, after epoch {target['epoch']}"
+    cost = "dollars unknown" if target["usd"] is None else f"{usd(target['usd'])} of the run"
+    more = f"{cost}; {target_name(target)}, after epoch {target['epoch']}"
     return [Card("Time to reach the target", duration(target["time_s"]), more)]
 
 

@@ -422,7 +422,9 @@ class Peer:
             self.checkpoints.epoch_ended(epoch.epoch)
         if epoch.dropped:
             self.status.warn(
-                f"dropped {epoch.epoch}", f"epoch {epoch.epoch} lost part of its round: {epoch.dropped}"
+                f"dropped {epoch.epoch}",
+                f"epoch {epoch.epoch} lost part of its round: {epoch.dropped}",
+                recorded=True,
             )
         self._evaluate_a_copy(epoch.epoch)
         self.policy.round_ended(epoch.comm_s)

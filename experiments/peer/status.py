@@ -23,6 +23,7 @@ class Status:
     def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
         self._path, self._clock, self._lock = path, clock, threading.Lock()
         self._warnings: dict[str, str] = {}
+        self._recorded: set[str] = set()  # keys
         self._fields: dict[str, Any] = {
             "phase": "starting",
             "at_s": clock(),
@@ -64,10 +65,15 @@ class Status:
         ended = self.phase in ("done", "failed")
         self.set(**fields, **({} if ended else {"phase": "leaving"}))
 
-    def warn(self, key: str, text: str) -> None:
-        """Add a warning, or replace the one with the same key (for counters)."""
+    def warn(self, key: str, text: str, *, recorded: bool = False) -> None:
+        """Add a warning, or replace the one with the same key (for counters).
+
+        `recorded`: this peer publishes the same as data too, from which the run's own warning is made.
+        """
         with self._lock:
             self._warnings[key] = text
+            if recorded:
+                self._recorded.add(key)
             self._fields["at_s"] = self._clock()
             self._write()
 
@@ -76,10 +82,11 @@ class Status:
         with self._lock:
             count = {"count": found.count, "first": found.first.where}
             self._fields["bad_samples"] = {**self._fields["bad_samples"], data: count}
-        self.warn(f"bad {found.what}", str(found))
+        self.warn(f"bad {found.what}", str(found), recorded=True)
 
     def _write(self) -> None:
-        document = {**self._fields, "warnings": list(self._warnings.values())}
+        recorded = [n for n, key in enumerate(self._warnings) if key in self._recorded]
+        document = {**self._fields, "warnings": list(self._warnings.values()), "recorded_warnings": recorded}
         temporary = self._path.with_name(f".{self._path.name}.{os.getpid()}")
         try:
             temporary.write_text(json.dumps(document) + "\n")

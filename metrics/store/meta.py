@@ -247,6 +247,8 @@ class RunMeta(JsonRecord):
     evaluations: Sequence[Mapping[str, Any]] = ()
     # Left-out samples by VM: {training: {count, first}, heldout: same}. None: unknown (no VM reported, or an older run).
     bad_samples: Mapping[str, Mapping[str, Mapping[str, Any]]] | None = None
+    # Peers' warnings by VM, without what other records of the run say.
+    peer_warnings: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
     # Where each slot's last peer was in the data (experiments/wire/data_position.py).
     data_positions: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
     rejected: Mapping[str, int] = field(

@@ -21,6 +21,7 @@ from orchestrator.controller.goals import trained
 from orchestrator.controller.joins import Joins
 from orchestrator.controller.json_log import about
 from orchestrator.controller.monitor_log import MonitorTail, Source
+from orchestrator.controller.peer_warnings import PeerWarnings
 from orchestrator.controller.records import Rows
 from orchestrator.controller.roster_file import RosterFile
 from orchestrator.controller.utilisation import Utilisation
@@ -123,6 +124,7 @@ class Shell:
         self._tail = MonitorTail(store, run_folder / "monitor" / "monitor.jsonl", log)
         self._rows = Rows(store, events, requests)
         self._joins, self._bad_samples = Joins(store), BadSamples(store)
+        self._peer_warnings = PeerWarnings(store)
         self._data_positions = DataPositions(store)
         self._utilisation = Utilisation(store)
         self._roster: Roster = roster or RosterFile(run_folder)
@@ -270,6 +272,8 @@ class Shell:
         self._lists += 1
         self._joins.write(seen)
         self._bad_samples.write(seen)
+        monitors = self.state.monitor_vms()
+        self._peer_warnings.write(o for o in seen if o.vm not in monitors)
         self._data_positions.write(seen, self.state.slots)
         self._utilisation.write(seen)
         # Before the VMs' ends: what all peers took with them depends on the newest checkpoint.

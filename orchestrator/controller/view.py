@@ -17,6 +17,7 @@ from metrics.epochs.throughput import SwarmEpoch, swarm_epochs, throughput
 from metrics.events.bad_samples import bad_samples_of
 from metrics.events.checkpoints import checkpoints_of
 from metrics.events.evaluation import evaluations_of, of_kept_epochs
+from metrics.events.peer_warnings import peer_warnings_of
 from metrics.host_load import describe_host
 from metrics.records import (
     CHECKPOINT_FAILED,
@@ -99,6 +100,7 @@ def snapshot_of(store: RunStore, now_s: float, controller_alive: bool) -> dict[s
     left_out = bad_samples_of(meta.bad_samples, lambda vm: slots_of.get(vm, vm))
     if left_out is not None and left_out.sentence:
         warnings.append(left_out.sentence)
+    warnings += peer_warnings_of(meta.peer_warnings, lambda vm: slots_of.get(vm, vm))
     trained = training(epochs, vms)
     evaluated = evaluations_of(of_kept_epochs(meta.evaluations, trained.lost))
     document = meta.document

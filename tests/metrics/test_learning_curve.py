@@ -15,7 +15,14 @@ from metrics.epochs.scaling import Scales, full_scale_epochs
 from metrics.epochs.throughput import swarm_epochs
 from metrics.events.evaluation import evaluations_of
 from metrics.figures import FIGURES
-from metrics.learning_curve import PRICED_POINTS, LearningCurve, Spending, Target, learning_curve
+from metrics.learning_curve import (
+    PRICED_POINTS,
+    LearningCurve,
+    Spending,
+    Target,
+    learning_curve,
+    target_words,
+)
 from metrics.records import EpochRecord, IngressRecord, VmRecord
 from metrics.run import RunNumbers
 from metrics.store.database import RunStore
@@ -194,3 +201,19 @@ def test_evaluations_of_weights_that_were_lost_do_not_count(tmp_path: Path):
     run = run_of(tmp_path, {"name": "mine"}, [*one_peer(5), *again], evaluations=[*old, *new, joiner])
     assert run.discarded_epochs == 5
     assert [(e.epoch, e.peers, e.figures["loss"]) for e in run.evaluations] == [(2, 1, 1.0), (4, 2, 2.0)]
+
+
+def test_what_is_unknown_of_a_reached_target_is_said_in_words():
+    unknown = dict.fromkeys(("samples", "time_s", "usd"))
+    target = {
+        "name": "loss",
+        "at_most": 1.5,
+        "at_least": None,
+        "reached": True,
+        "epoch": 3,
+        "usd_unknown": [],
+    }
+    assert target_words(target | unknown) == (
+        "The target, loss of at most 1.5, was reached after epoch 3: an unknown number of samples, "
+        "an unknown time of training, dollars unknown (the epoch has no record)"
+    )

@@ -73,7 +73,8 @@ class CheckpointReport:
             count = 1 if self._failed is None else self._failed.count + 1
             self._failed, self._error = FailedEntry(count, epoch, error), error
             self._publish()
-        self._status.warn(f"checkpoint {epoch}", f"the checkpoint of epoch {epoch} was not stored: {error}")
+        text = f"the checkpoint of epoch {epoch} was not stored: {error}"
+        self._status.warn(f"checkpoint {epoch}", text, recorded=True)
 
     def warn(self, key: str, text: str) -> None:
         """Add a warning about checkpoints."""

@@ -52,9 +52,14 @@ _TUNED = (
 
 
 def _checkpoint_line(stored: Mapping[str, Any]) -> str:
-    count = "an unknown number of" if stored["count"] is None else f"about {stored['count']}"
-    each = "of unknown size" if stored["bytes"] is None else f"of {size(stored['bytes'])}"
-    return f"checkpoints: {count}, {each}, written by {stored['writer']}; sending them costs {usd(stored['usd'])}"
+    count = "an unknown number" if stored["count"] is None else f"about {stored['count']}"
+    each = "of unknown size" if stored["bytes"] is None else f"of {size(stored['bytes'])} each"
+    cost = (
+        "what sending them costs is unknown"
+        if stored["usd"] is None
+        else f"sending them costs {usd(stored['usd'])}"
+    )
+    return f"checkpoints: {count}, {each}, written by {stored['writer']}; {cost}"
 
 
 def _task_line(task: Mapping[str, Any]) -> str:

@@ -192,6 +192,9 @@ def test_losses_show_both_counts_or_why_they_are_not_compared():
         "no two records after equally many samples; the last: 0.9000 after 150"
     )
     assert rows["d"]["note"] == "d recorded none"
+    uncounted = frozenset({"loss"})
+    (row,) = loss_table(Differences((a_run("f", uncounted=uncounted), near)))
+    assert row["note"] == "the number of samples before the losses of f is unknown"
     assert rows["e"]["note"] == "another model: another and digits"
     assert any("step after different numbers of samples" in note for note in loss_notes(runs))
     assert len(loss_notes(Differences((first, near)))) == 1

@@ -9,7 +9,7 @@ import pytest
 from made_up_run import write_run
 
 from analysis.compare.option_figures import Learned, Measured
-from analysis.compare.option_runs import learned_by_run, option_run
+from analysis.compare.option_runs import learned_by_run, option_run, uncounted_losses
 from analysis.compare.published_runs import compared_run
 from analysis.compare.run_figures import study_run
 from analysis.replay import read_folder
@@ -99,3 +99,7 @@ def test_samples_are_known_up_to_the_first_gap():
     assert found["heldout_loss"] == (Learned(22.0, pytest.approx(0.6)),)
     assert learned_by_run([epoch(2, 10.0)], evaluations) == {"loss": (), "heldout_loss": ()}
     assert learned_by_run([epoch(1, 10.0, complete=False)], ()) == {"loss": (), "heldout_loss": ()}
+    assert uncounted_losses([epoch(2, 10.0)], evaluations) == {"loss", "heldout_loss"}
+    assert uncounted_losses([epoch(1, 10.0)], evaluations) == {"heldout_loss"}
+    assert uncounted_losses([epoch(1, 10.0), epoch(2, 1.0)], evaluations) == set()
+    assert uncounted_losses([epoch(1, 10.0, None)], ()) == set()

@@ -190,7 +190,7 @@ def test_a_target_that_was_not_reached_or_whose_dollars_are_unknown(tmp_path: Pa
     assert line.endswith("dollars unknown (no price book).")
     assert content.curve_note(summary).endswith(" Dollars are unknown: no price book.")
     cards = {card.name: card for card in content.cards(summary)}
-    assert cards["Time to reach the target"].more == "unknown of the run; loss of at most 1.3, after epoch 4"
+    assert cards["Time to reach the target"].more == "dollars unknown; loss of at most 1.3, after epoch 4"
     (tmp_path / "other").mkdir()
     train["train"]["until"]["metric"] = {"name": "wer", "at_least": 0.5}
     summary = evaluated(tmp_path / "other", rows, experiment=train)

@@ -186,10 +186,11 @@ def test_status_is_complete_and_replaces_warnings_with_the_same_key(tmp_path) ->
     status.set(phase="ready")
     document = json.loads((tmp_path / "status.json").read_text())
     assert document["phase"] == "ready"
-    assert document["warnings"] == ["2 times"]
+    assert (document["warnings"], document["recorded_warnings"]) == (["2 times"], [])
     assert set(document) == {
         "phase", "at_s", "maddr", "peer_id", "epoch", "error", "hopeless", "ran", "warnings", "notice_at_s", "join",
         "parameters_sha", "bad_samples", "data_position", "checkpoints", "utilisation",
+        "recorded_warnings",
     }  # fmt: skip
     assert [p.name for p in tmp_path.glob("*.json*")] == ["status.json"]
     with pytest.raises(KeyError):
@@ -212,3 +213,4 @@ def test_status_has_the_last_count_of_left_out_samples_of_both_kinds(tmp_path) -
         "7 bad samples",
         "2 bad held-out samples",
     ]
+    assert document["recorded_warnings"] == [0, 1]

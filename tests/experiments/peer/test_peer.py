@@ -236,6 +236,7 @@ def test_an_epoch_is_published_counted_announced_and_reported(parts: Parts, tmp_
     ]  # fmt: skip
     found = document(tmp_path)
     assert (found["epoch"], found["warnings"]) == (4, ["epoch 4 lost part of its round: group of 1 of 2"])
+    assert found["recorded_warnings"] == [0]
     assert found["data_position"] is None
 
 

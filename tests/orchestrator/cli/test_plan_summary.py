@@ -8,7 +8,7 @@ from analysis.planning.plan import plan_of
 from cloud.prices.book import load as load_book
 from experiments.emulation.scales import resolve_emulation
 from experiments.parse.load import load
-from orchestrator.cli.render.summary import plan_lines
+from orchestrator.cli.render.summary import _checkpoint_line, plan_lines
 
 BOOK = load_book("study-2023-04")
 
@@ -62,3 +62,10 @@ def test_without_emulation_duration_is_unknown():
     plan = plan_of(load("geo-b2"), BOOK, None).as_dict()
     assert (plan["emulated"], plan["duration_s"], plan["raw_duration_s"]) == (False, None, None)
     assert "  expected duration: unknown" in plan_lines(plan)
+
+
+def test_an_unknown_number_of_checkpoints_is_a_whole_phrase():
+    stored = {"count": None, "bytes": 28_900, "writer": "us-0", "usd": None}
+    assert _checkpoint_line(stored) == (
+        "checkpoints: an unknown number, of 28.9 kB each, written by us-0; what sending them costs is unknown"
+    )
