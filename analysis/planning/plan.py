@@ -10,6 +10,7 @@ from typing import Any
 
 from analysis.planning.budget import PlannedBudget, as_text, limits_of, planned_budget
 from analysis.planning.checkpoints import PlannedCheckpoints, planned_checkpoints
+from analysis.planning.ends import goal_notes, kept_notes
 from analysis.planning.price_ages import OldPrice, old_prices, warnings_of
 from analysis.planning.reserve import missing_traffic, traffic_prices, unpriced_traffic
 from cloud.prices.book import EMULATED_BOOK, PriceBook
@@ -265,13 +266,13 @@ def plan_of(
     study_calc_s = emulation.study_calc_s if emulation else None
     comm_s = emulation.comm_s * emulation.time_scale if emulation else None
     notes += spec.swarm.method.plan_notes(regions, study_calc_s, comm_s)
-    if spec.train is not None and spec.train.until is not None:
-        notes.append(f"the run ends earlier once a goal of train.until is reached: {spec.train.until}")
+    unpriced = unpriced_traffic(spec, book, rented=rented)
+    notes += goal_notes(spec, priced=usd_per_h is not None and not unpriced)
+    notes += kept_notes(spec, rented=rented)
     notes += _above_limits(peers, usd_per_h, spec.max_usd_per_h)
     most = _sum(_most(p.ceiling_usd_per_h or p.usd_per_h for p in peer.places) for peer in peers)
     budget = planned_budget(spec, book, most, emulation, rented=rented)
     notes += budget.notes()
-    unpriced = unpriced_traffic(spec, book, rented=rented)
     if unpriced:
         notes.append(
             f"{book.name} has no price for some traffic, so its cost is unknown: {', '.join(unpriced)}"

@@ -34,9 +34,10 @@ from experiments.schema.models import (
 from experiments.schema.train import Train
 from experiments.schema.trained_model import known_model
 from experiments.tasks.errors import TaskError
-from experiments.tasks.settings import read_settings
+from experiments.tasks.settings import FIGURES, read_settings
 
 _ADAPTIVE = ("adam", "adamw", "lamb")  # optimizers with running averages of gradients and their squares
+_DIGITS_FIGURES = ("loss", "accuracy")  # of every 'model', which is trained on the digits
 _NOT_IMAGES = ("language", "speech")  # kinds of models for which no data set is made
 _PROTECTED = ("SECRET", "PASSWORD", "TOKEN", "ACCESS_KEY", "PRIVATE_KEY")
 _SCALE_TOLERANCE = 0.02  # the kernel's windows are not more exact
@@ -136,10 +137,28 @@ def _evaluation(parts: Parts) -> Iterator[tuple[Path, str]]:
         missing = _not_evaluated(data, parts.bad)
         if missing:
             yield ("train", "until", "metric"), missing
+        known, name = _figures(parts), train.until.metric.name
+        if known and name not in known:
+            near = nearest(name, known)
+            yield (
+                ("train", "until", "metric", "name"),
+                f"found '{name}', which {_trains(parts)} does not evaluate; use one of {', '.join(known)}{near}",
+            )
     if data is None or data.evaluate_every_epochs is None or ("data", "heldout") in parts.bad:
         return
     if data.heldout is None:
         yield ("data", "evaluate_every_epochs"), "there are no held-out samples; add the key 'heldout'"
+
+
+def _figures(parts: Parts) -> tuple[str, ...]:
+    """The figures that the evaluation gives; none: unknown, as of a task of one's own."""
+    if parts.model is not None:
+        return _DIGITS_FIGURES
+    return () if parts.task is None or parts.task.name is None else FIGURES[parts.task.name]
+
+
+def _trains(parts: Parts) -> str:
+    return str(parts.model if parts.task is None else parts.task.name)
 
 
 def _not_evaluated(data: Data, bad: frozenset[Path]) -> str:

@@ -119,6 +119,15 @@ SETTINGS: dict[str, type[Settings]] = {
 """The settings of each built-in task, by its name in experiment files."""
 
 
+FIGURES: dict[str, tuple[str, ...]] = {
+    "image-classification": ("loss", "accuracy"),
+    "masked-lm": ("loss", "accuracy", "perplexity"),
+    "causal-lm": ("loss", "perplexity", "nats_per_byte"),
+    "speech-recognition": ("loss", "wer"),
+}
+"""The figures that each built-in task evaluates on held-out data."""
+
+
 def read_settings(task: str, config: Mapping[str, Any]) -> Settings:
     """Check the settings of the built-in task `task`; files are not opened. Raises TaskError with every problem."""
     kind = SETTINGS[task]

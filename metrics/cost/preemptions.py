@@ -9,8 +9,9 @@ A preempted VM costs, at full scale:
   their epochs that no preemption affected. Communication is compared with its median, calculation with its median
   per sample, so an epoch shared by fewer peers does not count as slow.
 Lost samples are the slot's own rate x the seconds from the last averaging to the replacement's first step (or to
-the end of the training). Unknown propagates: without a price of a VM, its dollars and their sum are None; without an
-unaffected epoch of a peer, the slowdown is; without an epoch of a slot, its samples are.
+the end of the training). A VM whose peer had finished before loses nothing. Unknown propagates: without a price of a
+VM, its dollars and their sum are None; without an unaffected epoch of a peer, the slowdown is; without an epoch of a
+slot, its samples are.
 """
 
 from __future__ import annotations
@@ -120,6 +121,8 @@ def preemptions(
     `raw`, `full_scale`: the swarm epochs of `records`, raw and at full scale. `now_s`: the end of what still runs.
     """
     rows = sorted(vms, key=lambda row: (row.slot, row.generation))
+    journal = list(events)
+    finished = {event.vm for event in journal if event.kind == "transition" and event.to_state == "DONE"}
     lives = _lives(rows, records, joins, raw, full_scale, scales, now_s)
     taken = sorted((row for row in rows if _preempted(row)), key=lambda row: (_end(row, now_s), row.vm))
     chains = {row.vm: _chain(row, rows, lives) for row in taken}
@@ -136,6 +139,8 @@ def preemptions(
         began_s = None if next_ is None else lives[next_.vm].began_s
         back_s = trained_until_s if began_s is None else min(began_s, trained_until_s)
         absent_s = life.unfinished_s + max(0.0, back_s - _end(row, now_s)) * scales.time
+        if row.vm in finished:
+            lost_s = absent_s = 0.0
         rate = _rate(row.slot, rows, full_scale)
         join = lives[next_.vm].join if next_ is not None else None
         state_bytes = join.state_bytes if join is not None else None
@@ -152,7 +157,7 @@ def preemptions(
                 absent_s=absent_s,
                 state_s=None if join is None else join.state_s * scales.time,
                 state_bytes=None if state_bytes is None else state_bytes * scales.bytes,
-                lost_samples=None if rate is None else rate * absent_s,
+                lost_samples=0.0 if row.vm in finished else None if rate is None else rate * absent_s,
                 slowed_epochs=None if slowed is None else tuple(sorted({epoch for epoch, _, _ in slowed})),
                 slowed_s=None if slowed is None else math.fsum(seconds for _, _, seconds in slowed),
                 lost_usd=_usd(row, lost_s),
@@ -160,7 +165,7 @@ def preemptions(
                 slowed_usd=None if slowed is None else _sum(_usd(vm, s) for _, vm, s in slowed),
             )
         )
-    return Preemptions(tuple(found), tuple(pauses(events, rows, scales, now_s)))
+    return Preemptions(tuple(found), tuple(pauses(journal, rows, scales, now_s)))
 
 
 def pauses(

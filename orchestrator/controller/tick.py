@@ -312,11 +312,12 @@ class Shell:
         return [at] if at is not None and at.epoch < self._requests.last_epoch else []
 
     def _write_last_epoch(self) -> None:
-        """Store which goal ended the run and after which epoch, unless it is stored already."""
+        """Store which goal ended the run before the planned epochs and after which one, unless it is stored already."""
         last = self.state.last_epoch
-        if last is not None and self._store.meta("last_epoch") is None:
+        early = last is not None and last < self._requests.last_epoch
+        if early and self._store.meta("last_epoch") is None:
             with self._store.transaction():
-                self._store.set_meta("last_epoch", min(last, self._requests.last_epoch))
+                self._store.set_meta("last_epoch", last)
                 self._store.set_meta("ended_by", self.state.ended_by)
 
     def _all_read(self) -> bool:

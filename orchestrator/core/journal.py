@@ -21,7 +21,7 @@ from orchestrator.core.events import Checkpoint, Fact
 from orchestrator.core.limits import record_request
 from orchestrator.core.policy import clock, first_place, times
 from orchestrator.core.state import Place, Policy, RunSpec, RunState, Slot, SlotSpec, SlotState, Zone
-from orchestrator.core.until import Goals
+from orchestrator.core.until import Goals, ends_early
 
 _RUN_FIELDS = (
     *("monitor", "monitors_lost", "monitor_retry_at_s", "monitor_cause"),
@@ -216,7 +216,7 @@ def _run_cause(before: RunState, after: RunState) -> str:
     if before.paused and not after.paused:
         return f"the pause is over; the run has been paused for {after.paused_s:.0f} s in all"
     if after.last_epoch != before.last_epoch:
-        return f"the goal {after.ended_by} is reached (train.until): epoch {after.last_epoch} is the last one"
+        return _last_epoch_cause(after.spec.until, after.ended_by, after.last_epoch)
     if after.finishing_s != before.finishing_s:
         return "all peers are over"
     if after.held_back != before.held_back:
@@ -226,6 +226,13 @@ def _run_cause(before: RunState, after: RunState) -> str:
     if after.enough != before.enough:
         return f"{least} peers can train" if least > 1 else "a peer can train"
     return f"the monitor is {after.monitor}"
+
+
+def _last_epoch_cause(goals: Goals | None, goal: str, last: int | None) -> str:
+    cause = f"the goal {goal} is reached (train.until)"
+    if last is None or ends_early(goals, last):
+        return f"{cause}: epoch {last} is the last one"
+    return f"{cause}, but too late for an earlier end: epoch {last} is the last one, as planned (measure)"
 
 
 def _run_name(state: RunState) -> str:

@@ -158,6 +158,10 @@ def _observed(work: WorkingState, event: Observed, jitter: Jitter) -> None:
     vm, now_s = event.vm, event.now_s
     if event.unrecoverable and any(work.of_vm(vm)):
         _stop(work, "failed", event.cause or f"{vm} failed, as every other would")
+    # First: a peer that finished before its VM was taken back has lost nothing, though both may be in one list of VMs.
+    if event.phase == "done":
+        for i, _ in (*work.of_vm(vm), *work.of_announced(vm)):
+            slot_of.finish(work, i, now_s)
     if event.notice_at_s is not None:
         for i, _ in work.of_vm(vm):
             slot_of.handle_notice(work, i, event.notice_at_s, now_s, jitter)
@@ -165,9 +169,6 @@ def _observed(work: WorkingState, event: Observed, jitter: Jitter) -> None:
         why = f"preempted: {event.cause}" if event.cause else "preempted"
         _gone(work, vm, now_s, why, jitter, preempted=True)
         return
-    if event.phase == "done":
-        for i, _ in (*work.of_vm(vm), *work.of_announced(vm)):
-            slot_of.finish(work, i, now_s)
     if event.state == "terminated" and work.is_unconfirmed(vm):  # the answer to the request is still to come
         why = event.cause or "the VM ended before its request was answered"
         _refused(work, OfferRefused(now_s, vm, "no_capacity", why), jitter)
@@ -237,7 +238,7 @@ def _trained(work: WorkingState, event: Trained) -> None:
         return
     goal = reached(run.spec.until, event)
     if goal is not None:
-        work.run = replace(run, last_epoch=last_epoch(event), ended_by=goal)
+        work.run = replace(run, last_epoch=last_epoch(event, run.spec.until.epochs), ended_by=goal)
 
 
 def _tick(work: WorkingState, now_s: float, jitter: Jitter) -> None:

@@ -200,7 +200,7 @@ class RunState:
     stop_cause: str = ""
     ended: bool = False
     last_epoch: int | None = None  # ordered because a goal was reached; None: as the peers were configured
-    ended_by: str = ""  # that goal, one of `until.Goal`
+    ended_by: str = ""  # that goal, one of `until.Goal`, even if the last epoch is the planned one
     enough: bool = False  # whether min_peers could ever train
     paused_at_s: float | None = None  # since when fewer than min_peers can train
     paused_s: float = 0.0  # total of the earlier pauses

@@ -28,6 +28,9 @@ class Goals:
     metric: str = ""  # name of a held-out figure; "": none
     at_most: float | None = None
     at_least: float | None = None
+    epochs: int | None = (
+        None  # the run's last epoch without goals; None: written by a version that did not store it
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +60,22 @@ def reached(goals: Goals, at: Trained) -> Goal | None:
     return None
 
 
-def last_epoch(at: Trained, order_s: float = ORDER_S) -> int:
-    """Return the first epoch that is expected to end no sooner than orders reach all peers.
+def last_epoch(at: Trained, epochs: int | None = None, order_s: float = ORDER_S) -> int:
+    """Return the first epoch that is expected to end no sooner than orders reach all peers, but at most `epochs`.
 
     At least the epoch in progress. Of an unknown duration, the one after that.
     """
     if at.epoch_s is None or at.epoch_s <= 0:
-        return at.epoch + 2
-    left_s = max(0.0, at.now_s - at.ended_s) + order_s
-    return at.epoch + max(1, math.ceil(left_s / at.epoch_s))
+        last = at.epoch + 2
+    else:
+        left_s = max(0.0, at.now_s - at.ended_s) + order_s
+        last = at.epoch + max(1, math.ceil(left_s / at.epoch_s))
+    return last if epochs is None else min(last, epochs)
+
+
+def ends_early(goals: Goals | None, last: int) -> bool:
+    """Whether a run whose last epoch is `last` ends before the planned one."""
+    return goals is None or goals.epochs is None or last < goals.epochs
 
 
 def _good(goals: Goals, value: float) -> bool:

@@ -20,6 +20,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cloud.places import nearest
 from experiments.catalog import models
 from experiments.parse.task_files import TaskFilesError
 from experiments.schema.models import ExperimentSpec
@@ -294,6 +295,7 @@ def _tried(
             heldout, open_shard, runner, evaluation_samples(config), decoding_heldout, clock
         )
         metrics = runner.evaluate(batches)
+        check_metric(spec, runner.ran, metrics)
         saved_bytes = _saved(config, runner, folder / "model", batches, metrics)
         threads = torch.get_num_threads()
     timed, decoded = (_without_first(times) for times in (seconds, decoding.seconds))
@@ -322,6 +324,18 @@ def _tried(
         peak_gpu_bytes=torch.cuda.max_memory_allocated() if runner.device.type == "cuda" else None,
         bad_samples=decoding.bad + decoding_heldout.bad,
         first_bad=decoding.first_bad or decoding_heldout.first_bad,
+    )
+
+
+def check_metric(spec: ExperimentSpec, ran: str, evaluated: Mapping[str, float]) -> None:
+    """Raises TrialError if `train.until.metric` is no figure of the evaluation."""
+    until = None if spec.train is None else spec.train.until
+    if until is None or until.metric is None or until.metric.name in evaluated:
+        return
+    name = until.metric.name
+    raise TrialError(
+        f"train.until.metric.name: task {ran} does not evaluate {name!r}, so that goal is never reached; use one of "
+        f"{', '.join(evaluated)}{nearest(name, evaluated)}"
     )
 
 

@@ -112,7 +112,7 @@ def _goals(spec: ExperimentSpec) -> Goals | None:
     until = None if spec.train is None else spec.train.until
     if until is None:
         return None
-    known = Goals(until.samples, until.time_s, until.usd)
+    known = Goals(until.samples, until.time_s, until.usd, epochs=spec.measure.all_epochs)
     if until.metric is None:
         return known
     metric = until.metric

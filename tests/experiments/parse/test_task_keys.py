@@ -17,7 +17,7 @@ from experiments.parse.task_files import TaskFilesError, module_on_peer, placed,
 from experiments.schema.errors import SpecError
 from experiments.schema.requirements import RequirementError, parse_requirement
 from experiments.tasks.build import BUILT_IN
-from experiments.tasks.settings import SETTINGS
+from experiments.tasks.settings import FIGURES, SETTINGS
 
 BODY = """
 data: {shards: "s3://digits/train-{000000..000003}.tar"}
@@ -52,7 +52,7 @@ def problems(folder: Path, head: str, *changes: str, body: str = BODY) -> list[t
 
 
 def test_built_in_tasks_have_settings():
-    assert set(BUILT_IN) == set(SETTINGS)
+    assert set(BUILT_IN) == set(SETTINGS) == set(FIGURES)
 
 
 def test_a_task_of_ones_own_is_found_beside_the_file(folder: Path):
@@ -303,6 +303,29 @@ def test_goals_that_end_a_run(folder: Path):
 def test_goals_that_are_refused(folder: Path, sets: tuple[str, ...], path: str, message: str):
     found = problems(folder, "model: digits\n", *sets, body=HELD_OUT)
     assert [(path_, text) for _, path_, text in found] == [(path, message)]
+
+
+@pytest.mark.parametrize(
+    ("head", "name", "message"),
+    [
+        (
+            "model: digits\n",
+            "acuracy",
+            "found 'acuracy', which digits does not evaluate; use one of loss, accuracy; did you mean 'accuracy'?",
+        ),
+        (
+            "task: image-classification\n",
+            "wer",
+            "found 'wer', which image-classification does not evaluate; use one of loss, accuracy",
+        ),
+    ],
+)
+def test_a_metric_that_is_not_evaluated_is_refused(folder: Path, head: str, name: str, message: str):
+    sets = (f"train.until.metric={{name: {name}, at_least: 0.9}}", "data.evaluate_every_epochs=1")
+    found = problems(folder, head, *sets, body=HELD_OUT)
+    assert [(path, text) for _, path, text in found] == [("train.until.metric.name", message)]
+    own = read(folder, "task: {python: my_task.py:build}\n", *sets, body=HELD_OUT)  # `orch try` checks it
+    assert own.train.until.metric.name == name
 
 
 def test_a_metric_needs_held_out_samples(folder: Path):

@@ -112,6 +112,13 @@ def test_vm_without_a_replacement_is_absent_until_the_training_ends() -> None:
     assert row.absent_s == 106.0 - 48.0
 
 
+def test_vm_whose_peer_had_finished_lost_nothing() -> None:
+    done = EventRecord(1, 49.0, "transition", "b", 0, "b", "TRAINING", "DONE", "the peer finished", "{}")
+    found = costs(VMS[:2], [r for r in RECORDS if r.vm != "b1"], events=[done])
+    (row,) = found.rows
+    assert (row.lost_s, row.absent_s, row.lost_samples, found.usd) == (0.0, 0.0, 0.0, Decimal(0))
+
+
 def test_vm_preempted_before_its_first_averaging_lost_all_its_seconds() -> None:
     first = vm("c", slot="c", requested_s=-20.0, ended_s=10.0, end_cause="preempted: no reason")
     (row,) = costs([*VMS[:1], first], [r for r in RECORDS if r.vm == "a"]).rows

@@ -343,6 +343,18 @@ def test_peers_that_end_on_purpose_are_not_lost(how: str):
     assert swarm_rows(driver) == []
 
 
+def test_peers_seen_to_have_finished_only_after_their_vms_were_taken_back_are_not_lost():
+    driver = Driver(spec()).train()
+    notice_at_s = driver.now_s + 30.0
+    driver.sees("r-a-0", "preempted", phase="done")
+    driver.sees("r-b-0", phase="done", notice_at_s=notice_at_s)
+    assert [driver.of(name).state for name in "ab"] == [SlotState.DONE, SlotState.DONE]
+    driver.tick(60.0)
+    assert (swarm_rows(driver), driver.of("a").lost) == ([], 0)
+    assert driver.state.stop_status == "done"
+    assert driver.state.intents == {"r-a-0", "r-b-0"}
+
+
 def test_a_run_that_gives_up_with_its_last_peer_promises_no_next_one():
     driver = Driver(spec(replace="never")).train()
     driver.sees("r-a-0", "preempted")

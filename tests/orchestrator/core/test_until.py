@@ -61,7 +61,9 @@ def test_unknown_dollars_and_figures_that_are_not_numbers_reach_nothing():
     ],
 )
 def test_the_last_epoch_ends_after_all_peers_have_the_orders(epoch_s, ended_s, last):
-    assert last_epoch(replace(AT, epoch_s=epoch_s, ended_s=ended_s), 10.0) == last
+    at = replace(AT, epoch_s=epoch_s, ended_s=ended_s)
+    assert last_epoch(at, order_s=10.0) == last
+    assert last_epoch(at, 11, order_s=10.0) == min(last, 11)
 
 
 def goal_spec():
@@ -86,6 +88,21 @@ def test_a_goal_orders_the_last_epoch_once_and_the_run_ends_as_usual():
     assert run.state.finishing_s is not None
     run.tick(60.0)
     assert run.state.stop_status == "done"
+
+
+@pytest.mark.parametrize(
+    ("epochs", "last", "told"),
+    [
+        (12, 12, ", but too late for an earlier end: epoch 12 is the last one, as planned (measure)"),
+        (200, 141, ": epoch 141 is the last one"),
+    ],
+)
+def test_a_goal_that_is_reached_too_late_for_short_epochs_does_not_end_the_run(epochs, last, told):
+    goals = Goals(samples=9000, epochs=epochs)
+    run = Driver(replace(spec(), until=goals)).train()
+    run.feed(replace(AT, epoch_s=1 / 6))
+    assert run.state.last_epoch == last
+    assert run.facts[-1].cause == f"the goal samples is reached (train.until){told}"
 
 
 def test_without_goals_or_after_a_stop_nothing_is_ordered():

@@ -21,7 +21,7 @@ from experiments.parse.load import load
 from orchestrator.cli.render.trial import trial_lines
 from orchestrator.first_steps.samples import open_generated_heldout, samples_of
 from orchestrator.first_steps.templates import TaskKind, experiment_files
-from orchestrator.first_steps.trial import try_experiment
+from orchestrator.first_steps.trial import TrialError, check_metric, try_experiment
 from orchestrator.launch.local_store import dataset_of
 
 
@@ -97,6 +97,17 @@ class Ticks:
     def __call__(self) -> float:
         self.now_s += 0.5
         return self.now_s
+
+
+def test_a_goal_on_a_figure_that_the_task_does_not_evaluate_is_an_error():
+    goal = ["data.evaluate_every_epochs=1", "train.until.metric={name: accuracy, at_least: 0.9}"]
+    spec = load("local-2", goal)
+    check_metric(spec, "mine", {"loss": 1.0, "accuracy": 0.5})
+    with pytest.raises(
+        TrialError,
+        match=r"does not evaluate 'accuracy'.*; use one of loss, acuracy; did you mean 'acuracy'\?",
+    ):
+        check_metric(spec, "mine", {"loss": 1.0, "acuracy": 0.5})
 
 
 @pytest.mark.slow
