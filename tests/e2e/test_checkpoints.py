@@ -93,7 +93,7 @@ def goes_on_from(before: Running, sha: str, name: str) -> None:
     more = orch(
         "launch", "mine.yaml", "--from", before.run_id, f"--set=measure.epochs={LAST + 1}", "--run-id", "more", "--yes",
         "--set=swarm.matchmaking_time_s=1", "--set=data.shards=s3://digits/train-{000000..000003}.tar", "-o", "json",
-        timeout_s=120,
+        timeout_s=150,
     )  # fmt: skip
     assert more.returncode == 0, more.stderr
     summary = json.loads(more.stdout)
