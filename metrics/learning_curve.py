@@ -148,14 +148,15 @@ def learning_curve(
     raw: Sequence[SwarmEpoch],
     full_scale: Sequence[SwarmEpoch],
     spending: Spending,
+    start_epoch: int = 0,
 ) -> LearningCurve:
     """Compute the curve of a run's evaluations.
 
     `raw`, `full_scale`: the run's epochs since training last started from scratch. Time and dollars of what was trained
-    before are part of the curve's.
+    before are part of the curve's. `start_epoch`: of the checkpoint of another run with which it began.
     """
     points = list(evaluations)
-    samples = samples_until(full_scale)
+    samples = samples_until(full_scale, start_epoch)
     began_s = min((record.began_s for record in spending.epochs), default=math.nan)
     seconds = seconds_until(raw, full_scale, began_s, spending.terms.scales.time)
     peers = {epoch.epoch: {p.vm for p in epoch.peers} for epoch in raw}

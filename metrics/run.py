@@ -201,7 +201,7 @@ class RunNumbers:
     @cached_property
     def curve(self) -> LearningCurve:
         """The held-out figures over samples, time and dollars."""
-        return learning_curve(self.evaluations, self.raw, self.study, self.spending)
+        return learning_curve(self.evaluations, self.raw, self.study, self.spending, self.meta.start_epoch)
 
     @property
     def target(self) -> Target | None:

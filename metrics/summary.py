@@ -93,6 +93,7 @@ def summarise(store: Records | RunNumbers) -> dict[str, Any]:
         },
         "lost_work": _lost_work(run),
         "checkpoints": run.checkpoints.to_json(),
+        "start_from": meta.start_from and dict(meta.start_from),
         "loss": _loss(run),
         "accuracy": None if evaluated is None else evaluated.accuracy,
         "evaluation": dict(evaluations[-1].figures) if evaluations else None,

@@ -52,7 +52,7 @@ def evaluations(store: Records | RunNumbers) -> list[dict[str, Any]]:
     `metrics.learning_curve.CurvePoint`).
     """
     run = _run(store)
-    trained = samples_until(run.raw)
+    trained = samples_until(run.raw, run.meta.start_epoch)
     return [
         {
             "epoch": one.epoch,

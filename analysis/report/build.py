@@ -211,7 +211,7 @@ def _page(
     lead = (
         f"{len(summary['peers'])} peers, target batch size {summary['target_batch_size']:,}; "
         f"{summary['epochs']['measured']} measured epochs after {summary['epochs']['warmup']} of warm-up; "
-        f"status: {summary['status']}{content.ended_by(summary)}."
+        f"status: {summary['status']}{content.ended_by(summary)}{content.started_from(summary)}."
         if summary["target_batch_size"]
         else f"Status: {summary['status']}."
     )

@@ -190,6 +190,12 @@ def ended_by(summary: Summary) -> str:
     return "" if goal is None else f", ended by the goal {goal} of train.until"
 
 
+def started_from(summary: Summary) -> str:
+    """Name the checkpoint of another run with which the run began; "" if it began from scratch."""
+    start = summary["start_from"]
+    return "" if start is None else f"; started from {start['prefix']}/{start['name']}"
+
+
 def target_line(summary: Summary) -> str:
     """Say what it took to reach the experiment's target; "" without one."""
     target = summary["target_reached"]

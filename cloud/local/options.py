@@ -39,6 +39,9 @@ class StoreOptions:
     # swift: "module:function", called with its arguments (plus endpoint and keys) and a progress callback
     dataset: str = ""
     dataset_arguments: Mapping[str, Any] = field(default_factory=dict)
+    # swift: likewise, called after `dataset`; "": nothing else is stored
+    restore: str = ""
+    restore_arguments: Mapping[str, Any] = field(default_factory=dict)
     # swift: likewise, called when the cloud is closed, before the objects are removed; "": nothing is kept
     keep: str = ""
     keep_arguments: Mapping[str, Any] = field(default_factory=dict)

@@ -148,11 +148,14 @@ def swarm_epochs(
     return found
 
 
-def samples_until(epochs: Iterable[SwarmEpoch]) -> dict[int, float]:
-    """Return the samples trained on until the end of each epoch, up to the first incomplete or missing epoch."""
+def samples_until(epochs: Iterable[SwarmEpoch], start_epoch: int = 0) -> dict[int, float]:
+    """Return the samples trained on until the end of each epoch, up to the first incomplete or missing epoch.
+
+    `start_epoch`: of the checkpoint with which the run began; samples before it are not counted.
+    """
     found: dict[int, float] = {}
     total = 0.0
-    for expected, epoch in enumerate(sorted(epochs, key=lambda one: one.epoch), 1):
+    for expected, epoch in enumerate(sorted(epochs, key=lambda one: one.epoch), start_epoch + 1):
         if epoch.epoch != expected or not epoch.complete:
             break
         total += epoch.samples

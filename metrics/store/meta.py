@@ -199,7 +199,9 @@ class RunMeta(JsonRecord):
     sync_work_s: Mapping[str, float] = field(default_factory=dict[str, float])
 
     # how long it trains
-    warmup_epochs: int = 0
+    # The checkpoint of another run with which it began: {prefix, name, epoch, folder: a copy on this machine, or null}.
+    start_from: Mapping[str, Any] | None = None
+    warmup_epochs: int = 0  # the last epoch of the warm-up, which begins after that of `start_from`
     epochs: int = 0  # measured epochs, without the warm-up
     last_epoch: int | None = None  # written by the controller when it ends a run before these epochs
     ended_by: str | None = None  # why: the goal of `train.until` that was reached first
@@ -264,6 +266,11 @@ class RunMeta(JsonRecord):
         """The experiment's document. For an imported or unknown experiment it has only a `name`, which may be None."""
         known = self.experiment
         return dict(known) if isinstance(known, Mapping) else {"name": known}
+
+    @property
+    def start_epoch(self) -> int:
+        """The last epoch that another run trained. 0: training began from scratch."""
+        return 0 if self.start_from is None else int(self.start_from["epoch"])
 
     @property
     def host_contended(self) -> bool | None:

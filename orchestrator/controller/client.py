@@ -170,8 +170,8 @@ def snapshot(run_id: str, home: Path) -> dict[str, Any]:
     "completed", "warmup", "measured", "samples", "target", "sps" (sum of the peers' rates, None while none
     trains), "eta_s"}, "throughput_sps" (of the measured epochs, by wall clock and at full scale), "granularity":
     float|None, "evaluation": {name: value} of the last evaluation on held-out data (None: none yet), "evaluated_epoch",
-    "bad_samples" (those left out, as in the report; None: unknown), "checkpoints" (as in the report), "cost":
-    {"spent_usd", "usd_per_h", "budget_usd", "estimated_usd"} (strings or None, at full scale), "paused_s",
+    "bad_samples" (those left out, as in the report; None: unknown), "checkpoints" and "start_from" (as in the report),
+    "cost": {"spent_usd", "usd_per_h", "budget_usd", "estimated_usd"} (strings or None, at full scale), "paused_s",
     "dropped_rounds", "events": [{"at_s", "slot", "text"}] (last 20), "warnings": [str], "metrics_url" (for Prometheus;
     None: not served)}`. Raises StoreError.
     """

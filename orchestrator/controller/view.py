@@ -144,7 +144,7 @@ def snapshot_of(store: RunStore, now_s: float, controller_alive: bool) -> dict[s
             trained.kept,
             _last(progress, ""),
             since_s=max(lost_s, default=0.0),
-            stored=stored.epoch if lost_s else 0,
+            stored=max(meta.start_epoch, stored.epoch if lost_s else 0),
             training=any(s.state is SlotState.TRAINING for s in slots),
         ),
         "throughput_sps": _value(throughput(full_scale)),
@@ -153,6 +153,7 @@ def snapshot_of(store: RunStore, now_s: float, controller_alive: bool) -> dict[s
         "evaluated_epoch": evaluated[-1].epoch if evaluated else None,
         "bad_samples": None if left_out is None else left_out.to_json(),
         "checkpoints": stored.to_json(),
+        "start_from": meta.start_from and dict(meta.start_from),
         "cost": {
             "spent_usd": _text(cost.spent_usd),
             "usd_per_h": _text(cost.usd_per_h),
@@ -278,8 +279,8 @@ def _epoch(
     """Raw samples and rates; `current` is the epoch in progress.
 
     `since_s`: when all peers were last lost; what was recorded before it does not count, until the next record shows
-    whether a joining peer kept it. `stored`: the epoch of the checkpoint from which training goes on then. `training`:
-    whether a peer trains now; otherwise the last rate and time left say nothing about now.
+    whether a joining peer kept it. `stored`: the epoch of the checkpoint from which training goes on then, or with which
+    the run began. `training`: whether a peer trains now; otherwise the last rate and time left say nothing about now.
     """
     warmup, measured = meta.warmup_epochs, meta.epochs
     done = max((e.epoch for e in epochs if e.ended_s >= since_s), default=stored)

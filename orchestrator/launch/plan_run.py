@@ -50,6 +50,7 @@ class RunPlan:
     document: Mapping[str, Any]
     core: RunSpec | None  # input of the controller's core, without the run's id; None: refused
     obstacles: tuple[Obstacle, ...]  # why it cannot be launched as it is, on any machine
+    start: Mapping[str, Any] | None = None  # the checkpoint with which it begins (`RunMeta.start_from`)
 
     @property
     def target(self) -> Target:

@@ -51,6 +51,7 @@ from orchestrator.launch.plan_run import RunPlan
 from orchestrator.launch.preemptions import preempt_options
 from orchestrator.launch.rented import sky_meta
 from orchestrator.launch.secret_values import secret_values
+from orchestrator.launch.start_from import epochs_after
 from orchestrator.launch.start_lock import start_lock
 from orchestrator.launch.task_code import ship_task
 from orchestrator.metrics_address import chosen_address
@@ -137,6 +138,8 @@ def _meta(
     spec, book = planned.spec, planned.book
     model, task = model_of(spec), spec.task
     figures = paper_basis(spec).published
+    start_epoch = 0 if planned.start is None else int(planned.start["epoch"])
+    warmup_epochs, epochs = epochs_after(spec, start_epoch)
     return RunMeta(
         run_id=run_id,
         experiment=to_document(spec),
@@ -162,8 +165,9 @@ def _meta(
             ran=_ran(spec, model),
             sha256=None if task is None or task.facts is None else task.facts.sha256,
         ),
-        warmup_epochs=spec.measure.warmup_epochs,
-        epochs=spec.measure.epochs,
+        start_from=planned.start,
+        warmup_epochs=warmup_epochs,
+        epochs=epochs,
         target_batch_size=spec.swarm.target_batch_size,
         raw_target_batch_size=emulation.raw_target_batch_size,
         sync_work_s=_sync_work(spec) if is_padded(spec) else {},
@@ -259,6 +263,17 @@ def _kept(spec: ExperimentSpec, meta: RunMeta, folder: Path) -> dict[str, Any]:
     }
 
 
+def _restored(meta: RunMeta) -> dict[str, Any]:
+    """Options of the embedded store with which the checkpoint of another run is stored in it."""
+    start = meta.start_from
+    if start is None:
+        return {}
+    return {
+        "restore": "experiments.checkpoints.keep:put_back",
+        "restore_arguments": {"prefix": start["prefix"], "folder": start["folder"]},
+    }
+
+
 def _local_options(spec: ExperimentSpec, meta: RunMeta, folder: Path) -> Any:
     from cloud.local import LocalOptions, StoreOptions
 
@@ -281,6 +296,7 @@ def _local_options(spec: ExperimentSpec, meta: RunMeta, folder: Path) -> Any:
             dataset=program,
             dataset_arguments=arguments,
             **_kept(spec, meta, folder),
+            **_restored(meta),
         )
     scales = meta.scales or RunScales()
     return LocalOptions(

@@ -1,4 +1,6 @@
-"""All peers of a run are preempted at once: it goes on from its checkpoint, and keeps the model of its peers."""
+"""All peers of a run are preempted at once: it goes on from its checkpoint, keeps the model of its peers, and another run
+begins with it.
+"""
 
 from __future__ import annotations
 
@@ -83,6 +85,29 @@ def test_all_peers_lost_at_once(clean_home: Path, tmp_path: Path, monkeypatch: p
         assert found["figures"] == found["reported"] == summary["evaluation"]
     finally:
         run.close()
+    goes_on_from(run, sha, kept.name)
+
+
+def goes_on_from(before: Running, sha: str, name: str) -> None:
+    """A new run begins with the last checkpoint of a run that has ended, whose embedded store is gone."""
+    more = orch(
+        "launch", "mine.yaml", "--from", before.run_id, f"--set=measure.epochs={LAST + 1}", "--run-id", "more", "--yes",
+        "--set=swarm.matchmaking_time_s=1", "--set=data.shards=s3://digits/train-{000000..000003}.tar", "-o", "json",
+        timeout_s=150,
+    )  # fmt: skip
+    assert more.returncode == 0, more.stderr
+    summary = json.loads(more.stdout)
+    prefix = f"s3://digits/checkpoints-from/{before.run_id}"
+    assert [(one["prefix"], one["name"]) for one in summary["checkpoints"]["restored"]] == [
+        (prefix, name)
+    ] * 2
+    assert (summary["start_from"]["prefix"], summary["start_from"]["name"]) == (prefix, name)
+    assert summary["epochs"]["warmup"] + summary["epochs"]["measured"] == 2
+    folder = before.folder.with_name("more")
+    with RunStore.open_reader(folder / "run.db") as store:
+        assert {row.epoch for row in store.records("epochs")} == {LAST + 1, LAST + 2}
+    ended = [read_status(file) for file in (folder / "vms").glob("*-0/status.json")]
+    assert sha not in {status.get("parameters_sha") for status in ended}, "it was trained further"
 
 
 def sha_of(folder: Path) -> str:

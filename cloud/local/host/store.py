@@ -79,9 +79,9 @@ def serve_swift(options: StoreOptions, folder: Path, ip: str, status: Path) -> N
         update(endpoint=server.endpoint, **keys, state="filling" if options.dataset else "ready")
         filler = None
         if options.dataset:
-            arguments = {**options.dataset_arguments, "endpoint": server.endpoint, **keys}
+            store = {"endpoint": server.endpoint, **keys}
             filler = multiprocessing.get_context("fork").Process(
-                target=_fill, args=(options.dataset, arguments, status.with_name(DATASET_FILE)), daemon=True
+                target=_fill, args=(options, store, status.with_name(DATASET_FILE)), daemon=True
             )
             filler.start()
         while True:
@@ -143,10 +143,25 @@ def remove_store(cloud_folder: Path) -> None:
         write_json(status, {k: v for k, v in state.items() if k not in ("access_key", "secret_key")})
 
 
-def _fill(program: str, arguments: Mapping[str, Any], progress: Path) -> None:
+def _fill(options: StoreOptions, store: Mapping[str, str], progress: Path) -> None:
+    """Call the programs `dataset` and `restore`. What they report is written to `progress`. `store`: endpoint and keys."""
     report = functools.partial(write_json, progress)
+    made: dict[str, Any] = {}
+
+    def report_made(now: Mapping[str, Any]) -> None:
+        made.update(now)
+        report(made)
+
     try:
-        programs.call(program, arguments, report)
+        programs.call(options.dataset, {**options.dataset_arguments, **store}, report_made)
+        if options.restore:
+            report({**made, "done": False})
+            programs.call(
+                options.restore,
+                {**options.restore_arguments, **store},
+                lambda now: report({**made, "done": False, **now}),
+            )
+            report(made)
     except Exception as error:
         report({"done": False, "error": f"{type(error).__name__}: {error}"})
         raise

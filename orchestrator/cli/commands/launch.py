@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from decimal import Decimal
 from enum import StrEnum
@@ -83,6 +84,14 @@ def _launch(
         str,
         typer.Option("--plan", metavar="PLAN", help="Launch exactly the plan saved by `orch plan -o FILE`."),
     ] = "",
+    start: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            metavar="RUN|URL",
+            help="Begin with the newest checkpoint of another run: its id, or s3://bucket/prefix/<run id>[/<name>].",
+        ),
+    ] = "",
     price_tolerance: Annotated[
         float,
         typer.Option(min=0, max=10, help="Accept VM prices up to this fraction above the plan (0.1 = 10 %)."),
@@ -100,6 +109,9 @@ def _launch(
     credentials. --plan launches the experiment stored in the plan, not its file, and refuses if a price has
     risen above the tolerance since.
 
+    --from begins with a checkpoint of the same task in the run's own store, or of a local run; measure counts the
+    epochs before it too, and its first epochs are the warm-up. It is looked up first, so not with --dry-run.
+
     Exit: 0 success, 1 failure, 2 invalid file or option, 3 stopped or declined (answer, budget), 4 no capacity,
     5 something may still be running, 6 the run is held by another controller, 7 stale plan, 130 interrupted.
 
@@ -108,11 +120,16 @@ def _launch(
     """
     from orchestrator.cli.render.summary import plan_lines, plan_table, rent_question
     from orchestrator.cli.starting import checked_id, new_id, plan_json, plan_verdict
+    from orchestrator.errors import UsageError
     from orchestrator.home import home_folder, run_folder
 
     home = home_folder()
     there = run_folder(home, checked_id(run_id)) / "run.db" if run_id else None
     tolerance = Decimal(str(price_tolerance))
+    if dry_run and start:
+        raise UsageError(
+            "--dry-run contacts nothing, and --from must look for the checkpoint; omit one of them"
+        )
     if dry_run:
         plan, _ = _choose(experiment, overrides or [], matrix or [], on, plan_file, tolerance, measure=False)
         parts = (*plan_verdict(plan), "", plan_table(plan.document) + "\n".join(plan_lines(plan.document)))
@@ -122,17 +139,21 @@ def _launch(
         return
     from orchestrator.cli.bring_up import make_run, start_run
     from orchestrator.controller import client
-    from orchestrator.errors import UsageError
     from orchestrator.launch.preflight import make_aws_role, preflight, refuse
 
     if there and there.is_file():
-        say(f"{run_id} exists: attaching to it; the file, the plan and --set are ignored")
+        say(f"{run_id} exists: attaching to it; the file, the plan, --from and --set are ignored")
         _watch(client.attach(run_id, home), home, detach, output)
         return
     plan, document = _choose(
         experiment, overrides or [], matrix or [], on, plan_file, tolerance, measure=True
     )
     refuse(plan)
+    if start:
+        from orchestrator.checkpoints.start import find_start
+        from orchestrator.launch.start_from import with_start
+
+        plan = with_start(plan, find_start(start, plan.spec, plan.on, home, os.environ))
     for line in (*plan_verdict(plan), *plan_lines(plan.document)):
         say(line)
     preflight(plan, home)

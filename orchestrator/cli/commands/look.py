@@ -130,6 +130,7 @@ def _status(
       "granularity", "evaluation": {name: value} on held-out data or null, "evaluated_epoch",
       "bad_samples": those left out, as in `orch report`, null: unknown,
       "checkpoints": {"stored", "failed", "bytes", "sent_bytes", "newest", "restored"}, as in `orch report`,
+      "start_from": checkpoint with which it began, {"prefix", "name", "epoch", "folder"}, or null,
       "cost": {"spent_usd", "usd_per_h", "budget_usd", "estimated_usd"}, "paused_s", "dropped_rounds",
       "events": [{"at_s", "slot", "text"}], "warnings": [],
       "metrics_url": Prometheus endpoint of the running controller, or null}

@@ -165,6 +165,8 @@ def summary_lines(summary: Mapping[str, Any], report: str | None) -> list[str]:
         *_held_out_rows(summary),
         *_target_rows(summary),
     ]
+    if start := summary.get("start_from"):
+        rows.append(("started from", f"{start['prefix']}/{start['name']} (epoch {start['epoch']})"))
     rows += _spot_rows(summary)
     published = summary.get("published")
     if published:

@@ -25,13 +25,20 @@ from experiments.checkpoints.state import copy_state, save_state
 from experiments.checkpoints.store import CheckpointStore
 from experiments.checkpoints.upload import describe, upload
 from experiments.parse.load import load, to_document
+from experiments.peer.checkpoints.schedule import Checkpointing, Start, writing_slot
 from experiments.schema.models import ExperimentSpec
 from metrics.records import EventRecord
 from metrics.store.database import RunStore
 from orchestrator.checkpoints.pulled import pull
+from orchestrator.checkpoints.start import find_start
 from orchestrator.cli.app import run
+from orchestrator.controller import client
+from orchestrator.errors import UsageError
 from orchestrator.first_steps.trial import as_on_a_peer, copied_code, lone_config
 from orchestrator.home import run_folder
+from orchestrator.launch.checkpoint_config import checkpoint_config
+from orchestrator.launch.prepare import _local_options
+from orchestrator.launch.task_facts import resolve_task
 
 STORED, LOCAL = (
     "mine-20261127-aaaa",
@@ -365,3 +372,96 @@ def test_plain_transformers_loads_a_pulled_folder_with_tied_weights(tmp_path: Pa
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "m")
     with torch.no_grad():
         assert torch.equal(loaded(input_ids=tokens).logits, model.eval()(input_ids=tokens).logits)
+
+
+@pytest.mark.parametrize("stores", ["checkpoint.every_epochs=2", "checkpoint=null"])
+def test_a_run_begins_with_the_newest_checkpoint_of_a_local_run(
+    world: World, orch: Call, monkeypatch: pytest.MonkeyPatch, stores: str
+):
+    folder = run_folder(world.home, "next")
+    monkeypatch.setattr(client, "launch", lambda run_id, home: client.RunConnection(run_id, folder))
+    code, _, err = orch(
+        "launch", "mine.yaml", "--from", LOCAL, "--yes", "--detach", "--run-id", "next", "--set", "measure.epochs=6",
+        "--set", stores,
+    )  # fmt: skip
+    assert code == 0, err
+    newest, prefix = world.checkpoints[1].name, f"s3://digits/checkpoints-from/{LOCAL}"
+    assert f"starts from {prefix}/{newest}: epoch 3 is its first one, with 1 warm-up + 4 measured" in err
+    with RunStore.open_reader(folder / "run.db") as store:
+        meta = store.run_meta()
+    assert (meta.start_epoch, meta.warmup_epochs, meta.epochs) == (2, 3, 4)
+    assert meta.plan is not None
+    assert meta.plan["start_from"] == meta.start_from
+    spec = load("mine.yaml", [stores], ())
+    told = checkpoint_config(meta, spec)
+    assert told is not None
+    settings = Checkpointing.of(told)
+    assert settings.start == Start(prefix, newest)
+    own = "checkpoints-from" if spec.checkpoint is None else "checkpoints"
+    assert settings.prefix == f"s3://digits/{own}/next"
+    if spec.checkpoint is None:
+        assert not any(settings.due(epoch, 1e9, 0.0) for epoch in range(9))
+        assert writing_slot(settings.writers, {"a-0"}) is None
+    options = _local_options(spec, meta, folder).store
+    kept = run_folder(world.home, LOCAL) / "checkpoints" / newest
+    assert options.restore_arguments == {"prefix": prefix, "folder": str(kept)}
+
+
+@pytest.fixture
+def rented(world: World) -> ExperimentSpec:
+    """The experiment on rented VMs whose store is that of STORED."""
+    spec, obstacles = resolve_task(load("mine.yaml", ["measure.epochs=6"], ()), world.home, build=True)
+    assert not obstacles
+    return spec
+
+
+def test_a_checkpoint_in_the_store_is_named_by_run_or_url(world: World, rented: ExperimentSpec):
+    older, newer = world.checkpoints
+    prefix = f"s3://{PREFIX}/{STORED}"
+    for text, chosen in (
+        (STORED, newer),
+        (prefix, newer),
+        (f"{prefix}/", newer),
+        (f"{prefix}/{older.name}", older),
+    ):
+        start = find_start(text, rented, "sky", world.home, {})
+        assert (start.prefix, start.name, start.epoch) == (prefix, chosen.name, chosen.epoch)
+        assert start.folder is None
+
+
+def test_a_checkpoint_that_does_not_fit_is_refused(world: World, rented: ExperimentSpec):
+    short = {"measure": rented.measure.model_copy(update={"warmup_epochs": 1, "epochs": 1})}
+    padded, other = {"task": None, "model": "digits"}, {"task": None, "model": "ResNet18", "emulation": None}
+    for text, on, changes, says in (
+        (f"s3://{PREFIX}/{STORED}", "local", {}, "uses the embedded store of a local run"),
+        (STORED, "local", {}, "set data.endpoint to the store of the checkpoint"),
+        (LOCAL, "sky", {}, f"use --from s3://BUCKET/PREFIX/{LOCAL}"),
+        (f"s3://{PREFIX}/none", "sky", {}, "no checkpoint is stored in"),
+        (f"s3://{PREFIX}/{STORED}/epoch-00000009-a", "sky", {}, "epoch-00000009-a is not in"),
+        ("s3://digits", "sky", {}, "give s3://bucket/prefix/<run id>"),
+        (LOCAL, "local", short, "raise measure.epochs, for example --set measure.epochs=3"),
+        (LOCAL, "local", padded, "emulates padded accelerators"),
+        (LOCAL, "local", other, "but mine trains ResNet18 with none"),
+    ):  # fmt: skip
+        with pytest.raises(UsageError) as caught:
+            find_start(text, rented.model_copy(update=changes), on, world.home, {})
+        assert str(caught.value).startswith(f"--from {text}: ")
+        assert says in str(caught.value)
+
+
+def test_no_damaged_checkpoint_and_none_of_a_run_that_goes_on(
+    world: World, orch: Call, rented: ExperimentSpec
+):
+    kept = run_folder(world.home, LOCAL) / "checkpoints" / world.checkpoints[1].name / "state" / "state.json"
+    kept.write_bytes(b"x" * kept.stat().st_size)
+    code, _, err = orch("launch", "mine.yaml", "--from", LOCAL, "--yes")
+    assert code == 1
+    assert "differs from its manifest" in err
+    with RunStore.open_writer(run_folder(world.home, LOCAL) / "run.db") as store:
+        store.set_meta("status", "running")
+    code, _, err = orch("launch", "mine.yaml", "--from", LOCAL, "--yes")
+    assert code == 2
+    assert f"{LOCAL} still runs" in err
+    code, _, err = orch("launch", "mine.yaml", "--from", LOCAL, "--dry-run")
+    assert code == 2
+    assert "contacts nothing" in err

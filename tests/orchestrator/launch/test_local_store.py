@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cloud.local.host import store
+from cloud.local.options import StoreOptions
 from experiments.parse.load import load
 from experiments.schema.errors import SpecError
 from experiments.schema.trained_model import known_model
@@ -82,9 +84,38 @@ def break_down(arguments: dict[str, Any], report: Any) -> None:
     raise OSError(f"no font for {arguments['dataset']}")
 
 
+def make_two(arguments: Mapping[str, Any], report: Callable[[Any], None]) -> None:
+    """A data set's program."""
+    report({"done": True, "shards": 2})
+
+
+def put_back(arguments: Mapping[str, Any], report: Callable[[Any], None]) -> None:
+    """A program that stores a checkpoint from a folder."""
+    report({"checkpoint_bytes": 7})
+    told = json.loads(Path(arguments["folder"]).read_text())
+    assert told == {"done": False, "shards": 2, "checkpoint_bytes": 7}, (
+        "it is not filled before this has ended"
+    )
+
+
+def _filled_by(dataset: str, folder: Path | None = None) -> StoreOptions:
+    return StoreOptions(
+        dataset=f"{__name__}:{dataset}",
+        dataset_arguments={"dataset": "glyphs"},
+        restore=f"{__name__}:put_back" if folder else "",
+        restore_arguments={"folder": str(folder)},
+    )
+
+
+def test_a_checkpoint_is_stored_after_the_data_set(tmp_path: Path):
+    progress = tmp_path / store.DATASET_FILE
+    store._fill(_filled_by("make_two", progress), {}, progress)
+    assert json.loads(progress.read_text()) == {"done": True, "shards": 2}
+
+
 def test_the_store_says_why_it_was_not_filled(tmp_path: Path):
     with pytest.raises(OSError, match="no font"):
-        store._fill(f"{__name__}:break_down", {"dataset": "glyphs"}, tmp_path / store.DATASET_FILE)
+        store._fill(_filled_by("break_down"), {}, tmp_path / store.DATASET_FILE)
     words = store._why_not_filled(tmp_path)
     assert words == (
         f"the data set was not written (OSError: no font for glyphs); see {tmp_path}/console.log"
