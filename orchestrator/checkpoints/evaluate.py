@@ -183,4 +183,6 @@ def _runner(config: PeerConfig, code: TaskCode | None, manifest: Manifest, model
     saving.load_into(task, model, source={"call": call, "with": dict(code.call.settings)})
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     pipeline = pipeline_at(config.pipeline) if config.pipeline else None
-    return TaskRunner(task, device, manifest.ran, config.batch_size, pipeline=pipeline)
+    return TaskRunner(
+        task, device, manifest.ran, config.batch_size, pipeline=pipeline, precision=config.precision
+    )
