@@ -9,7 +9,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 from experiments.schema.fields import complain, word
 from experiments.schema.shards import shard_urls
 
-_URL = r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9!_.*'()-]+)*/?"
+# Without '*', which would be a wildcard in the policy of the VMs' role.
+_URL = r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9!_.'()-]+)*/?"
 
 
 class Checkpoint(BaseModel):
@@ -35,7 +36,7 @@ class Checkpoint(BaseModel):
         Annotated[
             str,
             Field(max_length=900),
-            word(_URL, "a place for checkpoints: use s3://bucket/prefix, without credentials"),
+            word(_URL, "a place for checkpoints: use s3://bucket/prefix, without credentials and '*'"),
             AfterValidator(lambda value: value.rstrip("/")),
         ]
         | None
