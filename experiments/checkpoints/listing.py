@@ -19,7 +19,7 @@ class Listed:
     vm: str
     manifest: Manifest | None
     problem: CheckpointError | None
-    bytes: int  # of all its objects, the manifest's included
+    bytes: int  # of the files that its manifest names; without a manifest, of all its objects
 
     @property
     def unfinished(self) -> bool:
@@ -50,7 +50,8 @@ def examine(
         _compare(manifest, name, where, run_id, sizes)
     except CheckpointError as error:
         problem = error
-    return Listed(name, *parsed, manifest, problem, sum(sizes.values()))
+    size_bytes = sum(sizes.values()) if manifest is None else manifest.size_bytes
+    return Listed(name, *parsed, manifest, problem, size_bytes)
 
 
 def newest_first(found: Sequence[Listed]) -> tuple[Listed, ...]:

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from experiments.schema.models import ExperimentSpec
     from orchestrator.checkpoints.sources import RunCheckpoints
 
-_TABLE = ("name", "epoch", "samples", "size", "age", "vm", "complete")
+_SAMPLES = "samples (epochs x batch)"
+_TABLE = ("name", "epoch", _SAMPLES, "size", "age", "vm", "complete")
 _CSV = ("name", "epoch", "samples", "bytes", "age_s", "vm", "complete", "problem")
 _Output = Annotated[str, typer.Option("--output", metavar="table|json", help="Output format.")]
 _Epoch = Annotated[
@@ -44,14 +45,16 @@ def _checkpoints(
 
     Reads the run's object store, or the folder into which a local run's newest checkpoint was copied when its store
     ended. If the store cannot be reached, what the run's journal says was stored is shown, and stderr says so; which of
-    these still exist is then unknown. Samples are those that the peers counted.
+    these still exist is then unknown. Samples are completed epochs x target batch size of the peers: the peers train a
+    few more before an epoch ends, and `orch report` counts those too.
 
     Exit: 0 listed, 2 no such run, or it stores no checkpoints.
 
     \b
     JSON: {"schema_version", "run_id", "source": "store"|"folder"|"journal", "where", "checkpoints": [{"name",
       "epoch", "vm", "slot", "samples", "bytes", "made_at_s", "age_s", "complete": true|false|null (unknown),
-      "problem", "problem_code": "incomplete"|"corrupt"|"foreign"|"newer_format"|null}]}; unknown is null
+      "problem", "problem_code": "incomplete"|"corrupt"|"foreign"|"newer_format"|null}]}; unknown is null;
+      "samples": epochs x target batch size; "bytes": of the files that the manifest names
     """
     from cloud.storage.errors import StorageError
     from orchestrator.checkpoints.sources import run_checkpoints
@@ -371,7 +374,10 @@ def _show_table(found: RunCheckpoints, rows: list[dict[str, Any]], reason: str) 
     from metrics.readable import size
     from orchestrator.cli.render.words import duration
 
-    shown = [row | {"size": size(row["bytes"]), "age": duration(row["age_s"])} for row in rows]
+    shown = [
+        row | {_SAMPLES: row["samples"], "size": size(row["bytes"]), "age": duration(row["age_s"])}
+        for row in rows
+    ]
     typer.echo(rows_text("checkpoints", shown, _TABLE, Format.table), nl=False)
     for row in rows:
         if row["problem"] is not None:

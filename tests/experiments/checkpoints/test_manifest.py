@@ -189,6 +189,8 @@ def test_a_checkpoint_is_examined_by_its_manifest_and_sizes():
         return None if one.problem is None else (one.problem.code, str(one.problem))
 
     assert problem(sizes) is None
+    listed = [examine(about.name, "s3://here", "run-1", sizes, text) for text in (about.to_json(), None)]
+    assert [one.bytes for one in listed] == [7, 8]
     assert problem(sizes, text=None) == (
         "incomplete",
         "s3://here has no manifest.json: its upload did not finish, or is going on",

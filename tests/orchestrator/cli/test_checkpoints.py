@@ -163,9 +163,10 @@ def test_checkpoints_are_listed_newest_first(world: World, orch: Call, run_id: s
         (2, 200, True, None),
         (1, 100, True, None),
     ]
-    assert found["checkpoints"][0]["bytes"] > world.checkpoints[1].size_bytes
+    assert found["checkpoints"][0]["bytes"] == world.checkpoints[1].size_bytes
     code, text, err = orch("checkpoints", run_id)
-    assert text.splitlines()[0].split() == ["NAME", "EPOCH", "SAMPLES", "SIZE", "AGE", "VM", "COMPLETE"]
+    head = "NAME  EPOCH  SAMPLES (EPOCHS X BATCH)  SIZE  AGE  VM  COMPLETE"
+    assert text.splitlines()[0].split() == head.split()
     assert text.splitlines()[1].split()[:3] == [world.checkpoints[1].name, "2", "200"]
     assert f"read from {found['where']}" in err
     code, text, _ = orch("checkpoints", run_id, "-o", "csv")
