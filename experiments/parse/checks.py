@@ -38,6 +38,7 @@ from experiments.tasks.settings import FIGURES, read_settings
 
 _ADAPTIVE = ("adam", "adamw", "lamb")  # optimizers with running averages of gradients and their squares
 _DIGITS_FIGURES = ("loss", "accuracy")  # of every 'model', which is trained on the digits
+_DIGITS_NETWORK = ("digits", "digits-12m")  # models that are the small network for the digits
 _NOT_IMAGES = ("language", "speech")  # kinds of models for which no data set is made
 _PROTECTED = ("SECRET", "PASSWORD", "TOKEN", "ACCESS_KEY", "PRIVATE_KEY")
 _SCALE_TOLERANCE = 0.02  # the kernel's windows are not more exact
@@ -90,6 +91,7 @@ def cross_problems(parts: Parts) -> Iterator[tuple[Path, str]]:
     yield from _groups(parts)
     yield from _batch(parts)
     yield from _averaging(parts)
+    yield from _recalculated(parts)
     yield from _timeouts(parts)
     yield from _optimizer(parts)
     yield from _schedule(parts)
@@ -225,6 +227,20 @@ def _averaging(parts: Parts) -> Iterator[tuple[Path, str]]:
         return
     if ballast(parts.model, method.compression, scale) is None:
         yield ("emulation", "bytes_scale"), ballast_error(parts.model, method.compression, scale)
+
+
+def _recalculated(parts: Parts) -> Iterator[tuple[Path, str]]:
+    if parts.swarm is None or not parts.swarm.gradient_checkpointing:
+        return
+    if parts.model is None or "task" in parts.given:  # of a task's model it is known once it is built
+        return
+    padded = parts.emulation is not None and resolved(parts.emulation, None) == PADDED
+    if padded or parts.model in _DIGITS_NETWORK:
+        yield (
+            ("swarm", "gradient_checkpointing"),
+            f"the small network that is trained as {parts.model} has no gradient checkpointing; remove the key, or give a "
+            "'task' instead of 'model'",
+        )
 
 
 def _required_scale(parts: Parts) -> float | None:

@@ -79,6 +79,8 @@ def _said(kind: str, context: dict[str, Any], value: Any, loc: Path) -> str:
         return str(context["message"])
     if kind == "none_required" and "secrets" in loc:
         return "must be null: a secret's value is read from the environment and must not be in the file"
+    if kind == "finite_number":
+        return "must be a finite number"
     shown = "found a value" if "secrets" in loc else f"found {_show(value)}"
     if kind in _KINDS:
         return f"{shown}; must be {_KINDS[kind]}"

@@ -294,6 +294,11 @@ def test_goals_that_end_a_run(folder: Path):
             "found both 'at_most' and 'at_least'; give exactly one of them",
         ),
         (
+            ("train.until.metric={name: loss, at_most: .nan}", "data.evaluate_every_epochs=1"),
+            "train.until.metric.at_most",
+            "must be a finite number",
+        ),
+        (
             ("train.until.metric={name: loss, at_most: 1}",),
             "train.until.metric",
             "peers evaluate only when they end; add the key 'data.evaluate_every_epochs'",

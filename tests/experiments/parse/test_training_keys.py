@@ -7,7 +7,7 @@ from typing import get_args
 import pytest
 
 from experiments.learning_rate import KINDS, RateSchedule
-from experiments.parse import SpecError, library, load
+from experiments.parse import SpecError, checks, library, load
 from experiments.schema import models as schema
 
 NAME = "local-2"
@@ -49,6 +49,20 @@ def test_what_linear_and_cosine_fall_towards() -> None:
     assert "constant has no 'final' (only linear and cosine)" in one_problem(
         "swarm.schedule={kind: constant, final: 0.1}"
     )
+
+
+@pytest.mark.parametrize("emulation", ["auto", "null"])
+def test_the_network_of_the_digits_has_no_gradient_checkpointing(emulation: str) -> None:
+    text = one_problem("swarm.gradient_checkpointing=true", "model=digits", f"emulation={emulation}")
+    assert text.startswith(
+        "swarm.gradient_checkpointing: the small network that is trained as digits has no gradient "
+    )
+    load("geo-b2", ["swarm.gradient_checkpointing=true", "emulation=null"])  # a model of transformers
+
+
+def test_the_models_that_are_the_network_of_the_digits() -> None:
+    network = pytest.importorskip("experiments.peer.training.emulated_model")
+    assert checks._DIGITS_NETWORK == network.DIGITS
 
 
 def test_a_warm_up_that_never_ends_is_refused() -> None:
