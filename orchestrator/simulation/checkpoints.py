@@ -8,6 +8,7 @@ from random import Random
 from typing import Any
 
 from experiments.checkpoints.layout import checkpoint_name
+from experiments.peer.checkpoints.schedule import Checkpointing, State, later, writing_slot
 from metrics.records import EpochRecord
 
 _BYTES = 1_000_000_000
@@ -46,9 +47,21 @@ class _Upload:
 class SimCheckpoints:
     """The object store of one run, and the records of all epochs that were ever trained, lost ones included."""
 
-    def __init__(self, every: int, upload_s: tuple[float, float], seed: int | str) -> None:
+    def __init__(
+        self, every: int, upload_s: tuple[float, float], seed: int | str, *, every_s: float | None = None
+    ) -> None:
+        """`every`: epochs from one checkpoint to the next, unless `every_s` is given."""
         self._every, self._upload_s, self._random = every, upload_s, Random(f"checkpoints {seed}")
-        self._upload: _Upload | None = None
+        self._settings = Checkpointing(
+            "s3://simulated/checkpoints/sim", 2, (), every if every_s is None else None, every_s
+        )
+        self._writer = ""  # VM that wrote in the last epoch
+        self._last: State | None = None  # of which that VM knows
+        self._newest: State | None = None  # stored
+        self._start: dict[str, State | None] = {}  # by VM: with which it began; None: others had begun before
+        self._upload: _Upload | None = (
+            None  # the writer's; another one's makes it wait, unlike in a real swarm
+        )
         self._began_s = 0.0  # of the epoch in progress
         self._since_s: dict[str, float] = {}  # by VM that trains: since when
         self._excused: set[int] = set()
@@ -65,6 +78,7 @@ class SimCheckpoints:
     def came(self, vm: str, at_s: float, *, alone: bool) -> None:
         """A VM trains from now on. `alone`: nobody has the state, so it begins from the newest checkpoint."""
         self._since_s[vm] = at_s
+        self._start[vm] = State(self.epoch, at_s) if alone else None
         if not alone:
             return
         self._began_s = at_s
@@ -97,11 +111,18 @@ class SimCheckpoints:
             began_s = max(self._began_s, self._since_s.get(vm, at_s))
             self.records.append(_record(vm, epoch, began_s, at_s))
         self._began_s = at_s
-        if epoch % self._every == 0:
+        if not peers:
+            return
+        slots = {vm.rpartition("-")[0] or vm: vm for vm in peers}
+        writer = slots[str(writing_slot(sorted(slots), slots))]
+        if writer != self._writer:  # it looks in the store
+            self._writer, self._last = writer, later(self._start.get(writer), self._newest)
+        if self._settings.due(epoch, at_s, self._last):
+            self._last = State(epoch, at_s)
             if self._upload is not None:
                 self._excused.add(epoch)
             else:
-                self._upload = _Upload(epoch, peers[0], at_s, at_s + self._random.uniform(*self._upload_s))
+                self._upload = _Upload(epoch, writer, at_s, at_s + self._random.uniform(*self._upload_s))
 
     def settle(self, at_s: float) -> None:
         """Complete the upload whose time is over."""
@@ -109,7 +130,7 @@ class SimCheckpoints:
         if up is None or up.until_s > at_s:
             return
         self._upload = None
-        self.epoch = up.epoch
+        self.epoch, self._newest = up.epoch, State(up.epoch, up.began_s)
         self._excused = {epoch for epoch in self._excused if epoch > up.epoch}
         name = checkpoint_name(up.epoch, up.vm)
         self.names.add(name)

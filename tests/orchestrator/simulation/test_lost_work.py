@@ -73,6 +73,20 @@ def test_the_bound_grows_by_one_interval_for_each_checkpoint_that_was_not_stored
     assert {r.epoch for r in training(store.records, _ended(store.records)).kept} == {1}
 
 
+def test_a_writer_that_is_replaced_more_often_than_one_is_due():
+    """Slot a writes, and each of its VMs is lost after 500 s; b trains throughout. One is due every 600 s."""
+    store = SimCheckpoints(0, (10.0, 10.0), 1, every_s=600.0)
+    store.came("sim-b-0", 0.0, alone=True)
+    for life in range(6):
+        vm = f"sim-a-{life}"
+        store.came(vm, 500.0 * life, alone=False)
+        for epoch in range(5 * life + 1, 5 * life + 6):
+            store.ended(epoch, 100.0 * epoch, [vm, "sim-b-0"])
+        store.left(vm, 500.0 * life + 500.0)
+    epochs = sorted(int(name.split("-")[1]) for name in store.names)
+    assert epochs == [1, 7, 13, 19, 26], "the first one knows of none; 25 was lost with its writer"
+
+
 def _ended(records: Sequence[EpochRecord]) -> list[VmRecord]:
     names = sorted({r.vm for r in records})
     return [
