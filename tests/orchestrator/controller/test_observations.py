@@ -151,7 +151,11 @@ def test_what_vms_report_names_the_users_own_files(world):
     observe, copy = world.observe, "/root/orch-vm/code/my_task.py:7: ValueError"
     counts = {"training": {"count": 1, "first": f"s3://b/a.tar: {copy}"}}
     failed = {"phase": "failed", "error": f"loss failed: {copy}", "hopeless": True, "bad_samples": counts}
-    world.observe = lambda: [o if o.vm == "monitor" else replace(o, status=failed) for o in observe()]
+    failed["warnings"] = [f"not evaluated: {copy}"]
+    watches = {"warnings": ["rejected records"]}  # shown from the monitor's log
+    world.observe = lambda: [
+        replace(o, status={**o.status, **(watches if o.vm == "monitor" else failed)}) for o in observe()
+    ]
     own = OwnPaths.of_run({"code/my_task.py": Path("/home/u/my_task.py")}, world.folder)
     with RunStore.open_writer(world.folder / "run.db") as store:
         run(world, shell(world, store, own_paths=own))
@@ -160,8 +164,13 @@ def test_what_vms_report_names_the_users_own_files(world):
             json.dumps(store.meta("bad_samples")),
             *(e.cause for e in store.records("events")),
         ]
+        warned = store.meta("peer_warnings")
     assert shown[0] == "loss failed: /home/u/my_task.py:7: ValueError"
     assert "s3://b/a.tar: /home/u/my_task.py:7" in shown[1]
+    assert set(warned) <= {"r-a-0", "r-b-0"}
+    assert {text for texts in warned.values() for text in texts} == {
+        "not evaluated: /home/u/my_task.py:7: ValueError"
+    }
     assert not any("orch-vm" in text for text in shown)
 
 
