@@ -21,7 +21,7 @@ from orchestrator.core.events import Checkpoint, Fact
 from orchestrator.core.limits import record_request
 from orchestrator.core.policy import clock, first_place, times
 from orchestrator.core.state import Place, Policy, RunSpec, RunState, Slot, SlotSpec, SlotState, Zone
-from orchestrator.core.until import Goals, ends_early
+from orchestrator.core.until import Goals
 
 _RUN_FIELDS = (
     *("monitor", "monitors_lost", "monitor_retry_at_s", "monitor_cause"),
@@ -59,7 +59,11 @@ def swarm_lost(after: RunState, joining: int) -> Fact:
     epoch = after.checkpoint_epoch
     learned = f"what was learned after epoch {epoch}" if epoch else "what was learned"
     cause = f"every peer that trained is lost, and with them {learned}"
-    if not after.stop_status:
+    last = after.last_epoch or after.spec.epochs
+    if last is not None and epoch >= last:
+        cause = f"every peer is lost after the last epoch, {epoch}, of which a checkpoint is stored"
+        cause += "" if after.stop_status else "; a replacement only evaluates it"
+    elif not after.stop_status:
         cause += f"; training goes on at epoch {epoch + 1}" if epoch else "; training restarts at epoch 1"
         cause += ", unless one that was joining has loaded the state" if joining else ""
     return note(SWARM_LOST, cause)
@@ -216,7 +220,7 @@ def _run_cause(before: RunState, after: RunState) -> str:
     if before.paused and not after.paused:
         return f"the pause is over; the run has been paused for {after.paused_s:.0f} s in all"
     if after.last_epoch != before.last_epoch:
-        return _last_epoch_cause(after.spec.until, after.ended_by, after.last_epoch)
+        return _last_epoch_cause(after)
     if after.finishing_s != before.finishing_s:
         return "all peers are over"
     if after.held_back != before.held_back:
@@ -228,11 +232,11 @@ def _run_cause(before: RunState, after: RunState) -> str:
     return f"the monitor is {after.monitor}"
 
 
-def _last_epoch_cause(goals: Goals | None, goal: str, last: int | None) -> str:
-    cause = f"the goal {goal} is reached (train.until)"
-    if last is None or ends_early(goals, last):
-        return f"{cause}: epoch {last} is the last one"
-    return f"{cause}, but too late for an earlier end: epoch {last} is the last one, as planned (measure)"
+def _last_epoch_cause(state: RunState) -> str:
+    cause, last = f"the goal {state.ended_by} is reached (train.until)", state.last_epoch
+    if last == state.spec.epochs:
+        return f"{cause}, but too late for an earlier end: epoch {last} is the last one, as planned (measure)"
+    return f"{cause}: epoch {last} is the last one"
 
 
 def _run_name(state: RunState) -> str:

@@ -238,7 +238,7 @@ def _trained(work: WorkingState, event: Trained) -> None:
         return
     goal = reached(run.spec.until, event)
     if goal is not None:
-        work.run = replace(run, last_epoch=last_epoch(event, run.spec.until.epochs), ended_by=goal)
+        work.run = replace(run, last_epoch=last_epoch(event, run.spec.epochs), ended_by=goal)
 
 
 def _tick(work: WorkingState, now_s: float, jitter: Jitter) -> None:

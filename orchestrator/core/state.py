@@ -122,6 +122,7 @@ class RunSpec(Limits):
     teardown_s: float = 60.0  # upper bound of the termination itself
     first_s: float = 120.0  # a VM is requested only if the budget pays for it this long
     egress_usd_per_h: Decimal = Decimal(0)  # upper bound of the hourly cost of traffic
+    epochs: int | None = None  # the planned ones; None: written by a version that did not store them
     until: Goals | None = None  # goals that end the run before its last epoch
     max_monitor_restarts: int = 5
     monitor_backoff_s: float = 1.0  # 0, 1, 3, 7 ... times this after each monitor's death

@@ -28,9 +28,6 @@ class Goals:
     metric: str = ""  # name of a held-out figure; "": none
     at_most: float | None = None
     at_least: float | None = None
-    epochs: int | None = (
-        None  # the run's last epoch without goals; None: written by a version that did not store it
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +68,6 @@ def last_epoch(at: Trained, epochs: int | None = None, order_s: float = ORDER_S)
         left_s = max(0.0, at.now_s - at.ended_s) + order_s
         last = at.epoch + max(1, math.ceil(left_s / at.epoch_s))
     return last if epochs is None else min(last, epochs)
-
-
-def ends_early(goals: Goals | None, last: int) -> bool:
-    """Whether a run whose last epoch is `last` ends before the planned one."""
-    return goals is None or goals.epochs is None or last < goals.epochs
 
 
 def _good(goals: Goals, value: float) -> bool:

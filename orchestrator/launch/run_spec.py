@@ -89,6 +89,7 @@ def run_spec(
         max_usd_per_h=spec.max_usd_per_h,
         max_wall_s=None if spec.max_wall_time_s is None else spec.max_wall_time_s / c,
         lease_s=spec.lease_s / c,
+        epochs=spec.measure.all_epochs,
         until=_goals(spec),
         **spec.limits.shrunk(c),
         # About as long as a slot's own back-off after a few refusals.
@@ -112,7 +113,7 @@ def _goals(spec: ExperimentSpec) -> Goals | None:
     until = None if spec.train is None else spec.train.until
     if until is None:
         return None
-    known = Goals(until.samples, until.time_s, until.usd, epochs=spec.measure.all_epochs)
+    known = Goals(until.samples, until.time_s, until.usd)
     if until.metric is None:
         return known
     metric = until.metric

@@ -45,7 +45,9 @@ def of_experiment(
     book = load_for(spec.prices, rented=True)
     quote = sky_quoter(book, environ)
     run = patient(run_spec(spec, "sim", book, full_scale_emulation(spec, 1), rented=True, quote=quote))
-    run = replace(run, egress_usd_per_h=Decimal(0))  # no traffic is simulated, so none is reserved for
+    max_epochs = measured_epochs(spec) if epochs is None else epochs
+    # No traffic is simulated, so none is reserved for.
+    run = replace(run, egress_usd_per_h=Decimal(0), epochs=max_epochs or None)
     check_money(spec, run, book, rented=True, traffic=False)
     planned = preempt_options(spec, run.run_id)
     # A planned rate of all slots replaces the usual one; that of one slot is added to it.
@@ -71,7 +73,7 @@ def of_experiment(
     model = PeerModel(
         sps=batch / (times.forward_s(batch) + times.backward_s(batch)),
         target_batch_size=spec.swarm.target_batch_size,
-        max_epochs=measured_epochs(spec) if epochs is None else epochs,
+        max_epochs=max_epochs,
         lease_s=run.lease_s,
         waits=not run.first_alone,
     )

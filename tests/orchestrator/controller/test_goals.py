@@ -122,6 +122,21 @@ def test_the_last_epoch_is_stored_with_its_goal_and_survives_a_restart(
         assert store.meta("status") == "done"
 
 
+def test_a_goal_that_is_reached_too_late_does_not_end_the_run(tmp_path: Path, quick_keys):
+    world = World(tmp_path)
+    with RunStore.open_writer(tmp_path / "run.db") as store:
+        begin(store, replace(RUN, until=Goals(samples=200), epochs=2))
+        controller = shell(world, store, spent=lambda *_: Spent(Decimal(0), Decimal(1)))
+        controller._requests.last_epoch = 2
+        while world.now_s < 1012.0:
+            controller.tick()
+            world.now_s += 1.0
+        reports(world, 1)
+        controller.tick()
+        assert controller.state.last_epoch == 2  # as planned
+        assert (store.meta("last_epoch"), store.meta("ended_by")) == (None, None)
+
+
 def begin(store: RunStore, spec: RunSpec) -> None:
     """The first row of the journal, and what a launch stores."""
     fact = created(spec)

@@ -5,9 +5,10 @@ from decimal import Decimal
 
 import pytest
 
-from metrics.records import SWARM_LOST
+from metrics.records import CHECKPOINT_STORED, SWARM_LOST
 from orchestrator.core.events import (
     MONITOR,
+    Checkpoint,
     EndRun,
     Observed,
     OfferRefused,
@@ -341,6 +342,16 @@ def test_peers_that_end_on_purpose_are_not_lost(how: str):
         driver.sees("r-b-0", "preempted")
     driver.tick()
     assert swarm_rows(driver) == []
+
+
+def test_the_loss_of_all_peers_after_the_last_epoch_is_no_loss_of_training():
+    driver = Driver(replace(spec(), epochs=41)).train()
+    driver.feed(Checkpoint(driver.now_s, "r-a-0", CHECKPOINT_STORED, "e41", 41, "stored", "{}"))
+    driver.sees("r-a-0", "preempted")
+    driver.sees("r-b-0", "preempted")
+    assert swarm_rows(driver) == [
+        "every peer is lost after the last epoch, 41, of which a checkpoint is stored; a replacement only evaluates it"
+    ]
 
 
 def test_peers_seen_to_have_finished_only_after_their_vms_were_taken_back_are_not_lost():

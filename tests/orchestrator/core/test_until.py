@@ -98,8 +98,7 @@ def test_a_goal_orders_the_last_epoch_once_and_the_run_ends_as_usual():
     ],
 )
 def test_a_goal_that_is_reached_too_late_for_short_epochs_does_not_end_the_run(epochs, last, told):
-    goals = Goals(samples=9000, epochs=epochs)
-    run = Driver(replace(spec(), until=goals)).train()
+    run = Driver(replace(spec(), until=Goals(samples=9000), epochs=epochs)).train()
     run.feed(replace(AT, epoch_s=1 / 6))
     assert run.state.last_epoch == last
     assert run.facts[-1].cause == f"the goal samples is reached (train.until){told}"
