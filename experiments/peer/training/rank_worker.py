@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
+import pickle
 from dataclasses import dataclass
-from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +76,7 @@ def run_rank(
         answers.put(Ready())
         group = RankGroup(rank, config.ranks, meeting, task.device)
         while True:
-            _carry_out(ForkingPickler.loads(orders.get()), task, group, config.coalesce, answers)
+            _carry_out(pickle.loads(orders.get()), task, group, config.coalesce, answers)
     except Exception as error:  # noqa: BLE001 - raised in the peer
         reason = str(error) if isinstance(error, TaskError) else describe_error(error)
         answers.put(Failed(reason, isinstance(error, TaskError)))
