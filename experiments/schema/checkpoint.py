@@ -36,7 +36,7 @@ class Checkpoint(BaseModel):
         Annotated[
             str,
             Field(max_length=900),
-            word(_URL, "a place for checkpoints: use s3://bucket/prefix, without credentials and '*'"),
+            word(_URL, "a place for checkpoints: use s3://bucket/prefix, without credentials or '*'"),
             AfterValidator(lambda value: value.rstrip("/")),
         ]
         | None

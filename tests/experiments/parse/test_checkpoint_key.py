@@ -54,7 +54,7 @@ def test_a_place_of_ones_own(tmp_path: Path):
         ("{every_epochs: 1, keep: 0}", "checkpoint.keep", "at least 1"),
         ("{every_epochs: 1, to: /tmp/here}", "checkpoint.to", "s3://bucket/prefix"),
         ("{every_epochs: 1, to: 's3://key:secret@mine/x'}", "checkpoint.to", "without credentials"),
-        ("{every_epochs: 1, to: 's3://mine/*'}", "checkpoint.to", "without credentials and '*'"),
+        ("{every_epochs: 1, to: 's3://mine/*'}", "checkpoint.to", "without credentials or '*'"),
         ("{every_epochs: 1, upto: 3}", "checkpoint.upto", "unknown key 'upto'"),
     ],
 )

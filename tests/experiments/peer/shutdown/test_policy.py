@@ -236,7 +236,14 @@ def trainer_of(
         check_loss=lambda *_: True, wait=lambda: None, ran="toy",
     )  # fmt: skip
     config = SimpleNamespace(
-        max_epochs=3, samples_limit=None, vm="r-a-0", coalesce=1, batch_size=4, forward_s=0.0, backward_s=0.0
+        max_epochs=3,
+        samples_limit=None,
+        vm="r-a-0",
+        coalesce=1,
+        batch_size=4,
+        samples_per_step=4,
+        forward_s=0.0,
+        backward_s=0.0,
     )
     hooks = Hooks(lambda _: None, lambda e, *_: epochs.append(e), lambda: [], lambda *_: 0, lambda: None)
     batches = SimpleNamespace(next=lambda _: Loaded((torch.zeros(4), torch.zeros(4)), (), Cursor()))
