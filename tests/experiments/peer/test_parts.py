@@ -163,7 +163,7 @@ def test_paper_models_have_their_published_sizes(name: str, parameters: int) -> 
 def test_errors_for_unknown_names_list_the_known_ones() -> None:
     with pytest.raises(PeerConfigError, match="float16"):
         compression_of("float8")
-    with pytest.raises(PeerConfigError, match="adam, sgd, lamb"):
+    with pytest.raises(PeerConfigError, match="adam, adamw, sgd, lamb"):
         torch_optimizer_of({"name": "adagrad"})
     with pytest.raises(PeerConfigError, match="does not take"):
         torch_optimizer_of({"name": "sgd", "learning_rate": 1})
