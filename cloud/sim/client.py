@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -159,7 +159,18 @@ class SimCloud:
         if self.faults.strike("lost_reply", now_s) is not None:
             error = AmbiguousError if changes else TransientError
             return Reply(now_s + _DEADLINE_S, error=error(f"{method}: no answer"))
+        if method == "observe" and reply.error is None:
+            self._note_unlisted({seen.vm for seen in reply.result}, now_s)
         return reply
+
+    def _note_unlisted(self, shown: Collection[str], now_s: float) -> None:
+        """Remember which living VMs a list lacked. Lists that did not reach the caller do not count."""
+        self._unlisted_s = {
+            vm.vm: self._unlisted_s.get(vm.vm, now_s)
+            for vm in self._world.alive(self.run)
+            if vm.vm not in shown
+        }
+        self.denied |= {vm: now_s for vm, since_s in self._unlisted_s.items() if now_s - since_s > LAG_S}
 
     def _late(self, request: LaunchRequest) -> None:
         """Complete a launch that was reported lost but was in progress all the time."""
@@ -207,13 +218,6 @@ class SimCloud:
         if faults.strike("duplicate", now_s) is not None:
             view = [*view, *view]
             self._random.shuffle(view)
-        shown = {seen.vm for seen in view}
-        self._unlisted_s = {
-            vm.vm: self._unlisted_s.get(vm.vm, now_s)
-            for vm in self._world.alive(self.run)
-            if vm.vm not in shown
-        }
-        self.denied |= {vm: now_s for vm, since_s in self._unlisted_s.items() if now_s - since_s > LAG_S}
         return Reply(soon_s, view)
 
     def _lacks(self, vm: str, size_s: float) -> bool:

@@ -78,6 +78,11 @@ def test_histories_that_once_violated_an_invariant(seed: int):
     simulate(scenario(seed, days=0.2))
 
 
+def test_a_list_that_was_lost_shows_no_vm():
+    """The controller missed the only list with a VM in a minute and a half, and requested another: nobody could know."""
+    simulate(scenario(2144, days=0.3, peers=5))
+
+
 def test_the_same_seed_gives_the_same_run():
     def facts(outcome: Outcome) -> object:
         return [(e.at_s, e.kind, e.vm, e.cause) for e in outcome.journal], outcome.spent_usd, outcome.fired
