@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 from metrics import tables
-from metrics.cost.bill import bill_so_far
 from metrics.figures import FIGURES, RUN_AGAINST_RUN
-from metrics.records import EgressRecord, EpochRecord, IngressRecord, VmRecord
-from metrics.run import Records, RunNumbers, last_epoch_of
+from metrics.run import Records, RunNumbers
 
 Parameter = str | float | bool
 
@@ -56,13 +55,13 @@ def tracked_run(store: Records) -> TrackedRun:
     """Read a run. Raises metrics.store.database.StoreError."""
     run = RunNumbers.of(store)
     epochs = tables.per_epoch(run)
-    spent = _Spending(store, run)
+    spent = {row["epoch"]: run.spending.until(row["ended_s"]).sum() for row in epochs}
     points = [
         Point(
             row["epoch"],
             row["ended_s"],
             {name: float(row[key]) for key, name in _EPOCH.items() if row[key] is not None}
-            | _known(COST, spent.until(row["ended_s"])),
+            | _known(COST, spent[row["epoch"]]),
         )
         for row in epochs
     ]
@@ -89,8 +88,8 @@ def tracked_run(store: Records) -> TrackedRun:
     )
 
 
-def _known(name: str, value: float | None) -> dict[str, float]:
-    return {} if value is None else {name: value}
+def _known(name: str, value: Decimal | None) -> dict[str, float]:
+    return {} if value is None else {name: float(value)}
 
 
 def _flat(value: Any, name: str = "") -> Iterator[tuple[str, Parameter]]:
@@ -107,38 +106,3 @@ def _flat(value: Any, name: str = "") -> Iterator[tuple[str, Parameter]]:
         yield name, float(value)
     elif value is not None:
         yield name, json.dumps(value)
-
-
-class _Spending:
-    """Dollars of a run up to a time, from its records."""
-
-    def __init__(self, store: Records, run: RunNumbers) -> None:
-        self._terms, self._last = run.terms, last_epoch_of(run.meta)
-        self._vms: list[VmRecord] = list(run.vms)
-        self._epochs: list[EpochRecord] = store.records("epochs")
-        self._egress: list[EgressRecord] = store.records("egress")
-        self._ingress: list[IngressRecord] = store.records("ingress")
-
-    def until(self, at_s: float) -> float | None:
-        """Dollars of the VMs, and of the traffic of the epochs that had ended. None: a price is unknown."""
-        vms = [
-            row
-            if row.ended_s is not None and row.ended_s <= at_s
-            else replace(row, ended_s=None, end_cause="")
-            for row in self._vms
-            if row.requested_s <= at_s
-        ]
-        epochs = [row for row in self._epochs if row.ended_s <= at_s]
-        ended = {(row.vm, row.epoch) for row in epochs}
-        gone = {row.vm for row in vms if row.ended_s is not None}
-        read: dict[str, int] = dict.fromkeys((row.vm for row in vms), 0)
-        for row in self._ingress:
-            if (row.vm, row.epoch) in ended:
-                read[row.vm] = read.get(row.vm, 0) + row.network_bytes
-        sent = [
-            row
-            for row in self._egress
-            if row.vm in gone or (row.phase != "leaving" and (row.vm, row.epoch) in ended)
-        ]
-        usd = bill_so_far(vms, epochs, sent, at_s, self._terms, read, self._last).sum()
-        return None if usd is None else float(usd)

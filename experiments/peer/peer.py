@@ -63,10 +63,8 @@ from experiments.wire.hivemind.patches import apply as apply_patches
 from metrics.records import EgressRecord, EpochRecord, IngressRecord, JoinRecord, StepRecord
 
 _log = logging.getLogger("experiments.peer")
-_SERVE_S, _LOOK_S = (
-    120.0,
-    3.0,
-)  # how long a finished peer serves its state; period of a look at the last checkpoint
+_SERVE_S = 120.0  # how long a finished peer serves its state
+_LOOK_S = 3.0  # while it does: period of a look at whether the last checkpoint is stored
 _LEAVE_S, _LEAVE_SOFT_S = 9.5, 6.0  # after a signal
 _TELL_SWARM_S = 2.0  # reserved from the leave time for the steps after the round
 _POSITION_S = 5.0  # between two reports of the position in the data, except at the end of an epoch

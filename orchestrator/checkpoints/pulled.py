@@ -7,6 +7,7 @@ DIR/model.safetensors, config.json, tokenizer.json, ...   of the checkpoint's mo
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -51,9 +52,11 @@ def pull(
             wanted=is_of_model if model_only else lambda file: True,
             placed=pulled_name,
         )
-    except PermissionError as error:
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise
         raise UsageError(
-            f"{folder} cannot be written ({error.strerror}); choose another folder with -o"
+            f"{folder} cannot be written ({error.strerror or error}); choose another folder with -o"
         ) from error
     except CheckpointError as error:
         if error.code == "foreign" and folder.exists() and any(folder.iterdir()):

@@ -6,12 +6,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from cloud.targets import target_of
 from experiments.parse.load import from_document
 from experiments.schema.models import ExperimentSpec
+from metrics.events.checkpoints import Stored, checkpoints_of
 from metrics.store.database import RunStore
 from metrics.store.meta import RunMeta
 from orchestrator.errors import UsageError
@@ -22,24 +23,12 @@ if TYPE_CHECKING:
     from experiments.checkpoints.listing import Listed
     from experiments.checkpoints.store import Source
 
-_STORED = "checkpoint_stored"  # kind of the journal's notes
 _CONNECT_S, _ATTEMPTS = 5.0, 2
 _HERE = (
     "127.0.0.1",
     "::1",
     "localhost",
 )  # other addresses of embedded stores are those of an emulated network
-
-
-@dataclass(frozen=True, slots=True)
-class Note:
-    """A checkpoint that the journal reports as stored. Whether it still exists is not known."""
-
-    name: str
-    epoch: int
-    vm: str
-    bytes: int
-    at_s: float  # unix
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +42,9 @@ class RunCheckpoints:
     kind: str  # "folder" or "store"; "" without a source
     where: str  # folder or URL
     gone: str
-    notes: tuple[Note, ...]  # newest first
+    notes: tuple[
+        Stored, ...
+    ]  # what the journal says was stored, newest first; whether it still exists is not known
 
 
 def run_checkpoints(folder: Path, environ: Mapping[str, str]) -> RunCheckpoints:
@@ -71,13 +62,8 @@ def run_checkpoints(folder: Path, environ: Mapping[str, str]) -> RunCheckpoints:
             "(docs/checkpoints.md)"
         )
     spec = from_document(meta.document)
-    notes = [
-        _note(event.vm, json.loads(event.data_json or "{}")) for event in events if event.kind == _STORED
-    ]
-    found = _source(folder, run_id, meta, spec, environ)
-    return RunCheckpoints(
-        run_id, spec, meta, *found, tuple(sorted(notes, key=lambda n: (n.epoch, n.at_s), reverse=True))
-    )
+    notes = sorted(checkpoints_of(events).stored, key=lambda one: (one.epoch, one.at_s), reverse=True)
+    return RunCheckpoints(run_id, spec, meta, *_source(folder, run_id, meta, spec, environ), tuple(notes))
 
 
 def choose(listed: tuple[Listed, ...], epoch: int | None, run: RunCheckpoints) -> Listed:
@@ -110,16 +96,6 @@ def passed_over(listed: tuple[Listed, ...], chosen: Listed) -> list[str]:
     """What is wrong with newer checkpoints than the chosen one; uploads that did not finish are no problem."""
     newer = listed[: listed.index(chosen)]
     return [str(one.problem) for one in newer if one.problem is not None and not one.unfinished]
-
-
-def _note(vm: str, data: Mapping[str, Any]) -> Note:
-    return Note(
-        str(data["name"]),
-        int(data["epoch"]),
-        str(data.get("vm") or vm),
-        int(data["bytes"]),
-        float(data["at_s"]),
-    )
 
 
 def _source(

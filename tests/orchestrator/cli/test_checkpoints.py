@@ -266,6 +266,15 @@ def test_pull_does_not_touch_other_content(world: World, orch: Call):
     assert [path.name for path in Path("thesis").iterdir()] == ["text"]
 
 
+@pytest.mark.parametrize("place", ["/proc/x", "a-file/x"])
+def test_pull_into_a_place_that_cannot_be_a_folder(world: World, orch: Call, place: str):
+    Path("a-file").write_text("x")
+    code, _, err = orch("pull", STORED, "-o", place)
+    assert code == 2
+    assert f"{place} cannot be written" in err
+    assert "choose another folder with -o" in err
+
+
 def test_pull_passes_over_what_cannot_be_used_and_offers_older_ones(world: World, orch: Call):
     make_client().put_object(Bucket="digits", Key=world.key(1, "manifest.json"), Body=b"{}")
     code, found, err = orch("pull", STORED, "-o", "m", "--output", "json")
