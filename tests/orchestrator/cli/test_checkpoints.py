@@ -122,7 +122,10 @@ def world(made: tuple[Path, Any], own_home: Path, tmp_path: Path, monkeypatch: p
             }.items():  # fmt: skip
                 store.set_meta(key, value)
             for seq, manifest in enumerate(manifests):
-                note = {"name": manifest.name, "epoch": manifest.epoch, "bytes": 7, "at_s": 1e9 + seq}
+                note = {
+                    "name": manifest.name, "epoch": manifest.epoch, "bytes": 7, "sent_bytes": 7, "copy_s": 0.1,
+                    "upload_s": 1.0, "at_s": 1e9 + seq,
+                }  # fmt: skip
                 event = EventRecord(
                     seq, 1e9, "checkpoint_stored", "a", 1, "vm-a", "", "", "", json.dumps(note)
                 )
