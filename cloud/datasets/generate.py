@@ -40,7 +40,7 @@ class Generated:
 
 
 def heldout_of(train: int) -> int:
-    """Return the number of held-out samples beside so many training samples, where none is given."""
+    """Return the default number of held-out samples for `train` training samples."""
     return max(1, train // _HELDOUT_PART)
 
 

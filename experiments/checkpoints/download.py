@@ -31,8 +31,8 @@ def download(
 ) -> Manifest:
     """Fetch the checkpoint `name` into `folder`, which must not exist, be empty, or hold this checkpoint.
 
-    Files are fetched into the folder `.NAME.partial` beside it, whose content is used by the next call: whole files are
-    kept, partial ones are continued. Each file's SHA-256 is verified, then the folder gets its name. `on_bytes` is called
+    Files are fetched into the sibling folder `.NAME.partial`. A later call reuses its content: complete files are kept,
+    partial ones are resumed. Each file's SHA-256 is verified, then the folder gets its name. `on_bytes` is called
     with numbers of bytes as they arrive or are found on the disk. `task_sha256`: refuse checkpoints of another task.
     `wanted`: which files to fetch, by relative name; `placed`: where each one is put, relative to `folder`. The manifest is
     stored and returned as it is in the source.

@@ -268,7 +268,7 @@ AGAINST_COLUMNS = (
     "of", "value", "low", "high", "n", "against", "against_value", "ratio", "ratio_low", "ratio_high", "beyond_noise",
     "samples", "against_samples", "better", "why",
 )  # fmt: skip
-"""Columns of `against_rows` beside experiment, run_id, figure, host_contended, target and origin."""
+"""Columns of `against_rows`, in addition to experiment, run_id, figure, host_contended, target and origin."""
 
 
 def against_rows(found: Differences) -> list[Row]:
