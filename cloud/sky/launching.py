@@ -14,7 +14,7 @@ from cloud.sky.clusters import SERVER_TRIES, Clusters
 from cloud.sky.price_check import PriceCeilingError, refusal_after, refusal_before, refusal_remembered
 from cloud.sky.records import VmRecord
 from cloud.sky.skypilot import sdk, server
-from cloud.sky.skypilot.errors import is_server_lost, translate
+from cloud.sky.skypilot.errors import cloud_message, is_conflict, is_server_lost, is_unexplained, translate
 from cloud.sky.state import parse_peek
 from cloud.sky.vm import ssh
 from cloud.sky.vm.bootstrap import peek_command
@@ -68,7 +68,10 @@ def _remove_ship_folder(run: Clusters, vm: str) -> None:
 
 
 def _launch_until_up(run: Clusters, request: LaunchRequest, cluster: str, doing: str) -> None:
-    """Launch with SkyPilot; if its server dies meanwhile, repeat with the same name and key."""
+    """Launch with SkyPilot; repeat with the same name and key if its server dies meanwhile.
+
+    Also if another launch set up the region at that moment: SkyPilot does not expect that and has ended what it began.
+    """
     shipped: tuple[Path, str] | None = None
     for attempt in range(SERVER_TRIES):
         server.ensure(run.home)
@@ -95,7 +98,14 @@ def _launch_until_up(run: Clusters, request: LaunchRequest, cluster: str, doing:
                 _log.warning("%s: SkyPilot's API server was lost, trying again: %r", doing, error)
                 time.sleep(1.0 + attempt)
                 continue
-            raise translate(error, doing) from error
+            reason = cloud_message(sdk.provision_log(cluster)) if is_unexplained(error) else ""
+            if is_conflict(error, reason) and attempt + 1 < SERVER_TRIES:
+                _log.warning(
+                    "%s: another launch was setting up the same region, trying again: %s", doing, reason
+                )
+                time.sleep(1.0 + attempt)
+                continue
+            raise translate(error, doing, reason) from error
 
 
 def _check_wanted(run: Clusters, vm: str, doing: str) -> None:

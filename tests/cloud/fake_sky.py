@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, TextIO
 
 import pytest
 
@@ -90,6 +90,7 @@ class FakeSky:
         self.requests: dict[str, Request] = {}
         self.launched: list[str] = []  # cluster names, one a launch
         self.lists = 0
+        self.provision_log = ""
         self.rented_usd_per_h: float | None = 0.2
         self.on: dict[str, Callable[[], None]] = {}
         self._ids = itertools.count()
@@ -107,6 +108,7 @@ class FakeSky:
         modules = {
             "sky": package,
             "sky.skypilot_config": config,
+            "sky.client": SimpleNamespace(sdk=SimpleNamespace(tail_provision_logs=self._log_of)),
             "sky.skylet": ModuleType("sky.skylet"),
             "sky.skylet.autostop_lib": autostop,
             "sky.utils": ModuleType("sky.utils"),
@@ -114,6 +116,10 @@ class FakeSky:
         }
         for name, module in modules.items():
             monkeypatch.setitem(sys.modules, name, module)
+
+    def _log_of(self, cluster: str, *, output_stream: TextIO, **_: Any) -> int:
+        output_stream.write(self.provision_log)
+        return 0
 
     def _config(self, _: Any) -> AbstractContextManager[None]:
         return nullcontext()

@@ -50,18 +50,25 @@ _CAPACITY = re.compile(
     r"No resource satisfying",
     re.IGNORECASE,
 )
+# Two launches that set up the account's network for a region at the same moment: EC2 refuses the second one's rule.
+_CONFLICT = re.compile(r"Invalid(?:Permission|Group|KeyPair)\.Duplicate|EntityAlreadyExists", re.IGNORECASE)
+# The last line of a traceback in a provisioning log, behind the log's own prefix.
+_EXCEPTION_LINE = re.compile(r"^(?:[A-Z] [^\]]*\] )?(?:\w+\.)*\w*(?:Error|Exception): (?P<message>.+)$")
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _REQUEST_DETAILS = re.compile(r"\.? Relax the task's| for \{")
 _LONGEST = 300
 
 
-def translate(error: BaseException, doing: str) -> ProviderError:
-    """Return the ProviderError for an error of SkyPilot; `doing` begins the sentence ("request r-a-0 at aws/us-west-2")."""
+def translate(error: BaseException, doing: str, reason: str = "") -> ProviderError:
+    """Return the ProviderError for an error of SkyPilot; `doing` begins the sentence ("request r-a-0 at aws/us-west-2").
+
+    `reason`: the cloud's own message, where SkyPilot has it in its log only (`cloud_message`).
+    """
     if isinstance(error, ProviderError):
         return error
     names = {cls.__name__ for cls in type(error).__mro__}
     message = sentence(error)
-    everything = " | ".join([_ANSI.sub("", str(error)), *(str(e) for e in _causes(error))])
+    everything = _everything(error, reason)
     if names & _CREDENTIALS:
         return CredentialsError(
             f"{doing}: SkyPilot has no access: {message}; `orch check` shows what is missing"
@@ -70,20 +77,24 @@ def translate(error: BaseException, doing: str) -> ProviderError:
         if _REFUSED.search(everything):
             more = " --aws-role FILE`, which prints the grant" if "iam:PassRole" in everything else "`"
             return CredentialsError(
-                f"{doing}: the cloud denied access: {_matching(error, _REFUSED)}; see `orch check{more}"
+                f"{doing}: the cloud denied access: {_matching(error, _REFUSED, reason)}; see `orch check{more}"
             )
         if _THROTTLED.search(everything) and not (_QUOTA.search(everything) or _CAPACITY.search(everything)):
             return TransientError(
-                f"{doing}: the cloud's API is throttling requests: {_matching(error, _THROTTLED)}"
+                f"{doing}: the cloud's API is throttling requests: {_matching(error, _THROTTLED, reason)}"
             )
         # If capacity is mentioned too, "limit" is the cloud's way of saying that it is full.
         if _QUOTA.search(everything) and not _CAPACITY.search(everything):
-            return QuotaError(f"{doing}: over the account's quota: {_matching(error, _QUOTA)}")
+            return QuotaError(f"{doing}: over the account's quota: {_matching(error, _QUOTA, reason)}")
+        if _CONFLICT.search(everything):
+            return TransientError(
+                f"{doing}: another launch was setting up the same region: {_matching(error, _CONFLICT, reason)}"
+            )
         # `doing` already says what was requested.
-        return NoCapacityError(f"{doing}: {_REQUEST_DETAILS.split(_matching(error, _CAPACITY))[0]}")
+        return NoCapacityError(f"{doing}: {_REQUEST_DETAILS.split(_matching(error, _CAPACITY, reason))[0]}")
     if "ProvisionPrechecksError" in names:
-        for reason in getattr(error, "reasons", None) or ():
-            return translate(reason, doing)
+        for each in getattr(error, "reasons", None) or ():
+            return translate(each, doing)
     if names & _SERVER_LOST or ("404" in message and "equest" in message):
         return TransientError(f"{doing}: SkyPilot's API server does not answer: {message}")
     if "RequestCancelled" in names:
@@ -93,6 +104,26 @@ def translate(error: BaseException, doing: str) -> ProviderError:
     if names & _INVALID and "ClusterDoesNotExist" not in names:
         return InvalidRequestError(f"{doing}: {message}")
     return TransientError(f"{doing}: {message}")
+
+
+def is_unexplained(error: BaseException) -> bool:
+    """Whether SkyPilot says that a VM could not be rented, but not why: the cloud's message is in its log only."""
+    names = {cls.__name__ for cls in type(error).__mro__}
+    known = (_REFUSED, _THROTTLED, _QUOTA, _CAPACITY, _CONFLICT)
+    everything = _everything(error)
+    return "ResourcesUnavailableError" in names and not any(each.search(everything) for each in known)
+
+
+def is_conflict(error: BaseException, reason: str = "") -> bool:
+    """Whether a launch failed only because another one set up the same region at that moment: repeating it helps."""
+    names = {cls.__name__ for cls in type(error).__mro__}
+    return "ResourcesUnavailableError" in names and bool(_CONFLICT.search(_everything(error, reason)))
+
+
+def cloud_message(provision_log: str) -> str:
+    """The message of the last exception in the text of a provisioning log; "" if there is none."""
+    lines = (_EXCEPTION_LINE.match(line.strip()) for line in _ANSI.sub("", provision_log).splitlines())
+    return next((found["message"] for found in reversed(list(lines)) if found), "")
 
 
 def is_server_lost(error: BaseException) -> bool:
@@ -132,10 +163,15 @@ def _causes(error: BaseException) -> list[BaseException]:
     return found
 
 
-def _matching(error: BaseException, pattern: re.Pattern[str]) -> str:
-    """The cloud's own message that matches the pattern, or else SkyPilot's sentence."""
-    for cause in (*_causes(error), error):
+def _everything(error: BaseException, reason: str = "") -> str:
+    """All messages of an error and its causes in one text."""
+    return " | ".join([_ANSI.sub("", str(error)), *(str(cause) for cause in _causes(error)), reason])
+
+
+def _matching(error: BaseException, pattern: re.Pattern[str], reason: str) -> str:
+    """The cloud's own message that matches the pattern, or else its reason, or else SkyPilot's sentence."""
+    for cause in (reason, *_causes(error), error):
         for line in _ANSI.sub("", str(cause)).splitlines():
             if pattern.search(line):
                 return _shorten(line)
-    return next((text for text in map(sentence, _causes(error)) if text), sentence(error))
+    return _shorten(reason) or next((text for text in map(sentence, _causes(error)) if text), sentence(error))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import sys
@@ -20,8 +21,11 @@ from cloud.sky.skypilot.identity import removal, settings
 from cloud.sky.vm.bootstrap import FOLDER
 from cloud.sky.vm.secrets import KEY_VARIABLE
 
+_log = logging.getLogger("cloud.sky")
+
 IDLE_MINUTES = 5
 _configuring = threading.Lock()  # SkyPilot's configuration is global to the process
+_LOG_LINES = 400
 _NO_LAUNCH = ("SUCCEEDED", "FAILED", "CANCELLED")
 
 
@@ -147,6 +151,19 @@ def wait_launch(request_id: str) -> None:
     sky = skypilot()
 
     sky.get(request_id)
+
+
+def provision_log(cluster: str) -> str:
+    """The end of the log of a cluster's latest launch; "" if SkyPilot's server has none or cannot be asked."""
+    skypilot()
+    from sky.client import sdk  # pyright: ignore[reportMissingImports]  # not everybody has it
+
+    text = io.StringIO()
+    try:
+        sdk.tail_provision_logs(cluster, follow=False, tail=_LOG_LINES, output_stream=text)
+    except Exception as error:  # noqa: BLE001 - the log only explains an error that is being raised
+        _log.warning("SkyPilot's log of the launch of %s cannot be read: %r", cluster, error)
+    return text.getvalue()
 
 
 def pending_launch(cluster: str) -> str | None:

@@ -76,6 +76,47 @@ def record(run: Path, vm: str = "r-a-0") -> VmRecord:
     return found
 
 
+class ResourcesUnavailableError(Exception):
+    """Like the class in `sky.exceptions`."""
+
+
+def refuse(sky: FakeSky) -> None:
+    """Fail every launch, as SkyPilot does: without a reason."""
+    for request in sky.requests.values():
+        request.status = "RequestStatus.FAILED"
+    raise ResourcesUnavailableError("Failed to acquire resources in us-west-2a")
+
+
+CONFLICT = """\
+D 11-27 16:43:33.523 PID=229 provisioner.py:361] botocore.exceptions.ClientError: An error occurred \
+(InvalidPermission.Duplicate) when calling the AuthorizeSecurityGroupIngress operation: The specified rule already exists
+"""
+
+
+def test_a_launch_that_met_another_one_in_a_new_region_is_repeated(sky: FakeSky, run: Path):
+    """SkyPilot fails the second of two launches that create the region's firewall rules at the same moment."""
+    sky.provision_log = CONFLICT
+    sky.on["get launch"] = once(lambda: refuse(sky))
+    SkyCloud(run).request(REQUEST)
+    assert sky.launched == [cluster_name("r-a-0")] * 2
+    assert list(sky.clusters) == [cluster_name("r-a-0")]
+
+
+def test_a_launch_that_always_meets_another_one_is_an_error_that_passes(sky: FakeSky, run: Path):
+    sky.provision_log = CONFLICT
+    sky.on["get launch"] = lambda: refuse(sky)
+    with pytest.raises(TransientError, match="setting up the same region.*specified rule already exists"):
+        SkyCloud(run).request(REQUEST)
+    assert not sky.clusters
+
+
+def test_a_refusal_that_skypilot_does_not_explain_is_not_repeated(sky: FakeSky, run: Path):
+    sky.on["get launch"] = lambda: refuse(sky)
+    with pytest.raises(NoCapacityError, match="Failed to acquire resources in us-west-2a"):
+        SkyCloud(run).request(REQUEST)
+    assert len(sky.launched) == 1
+
+
 def test_a_vm_is_rented_seen_and_ended(sky: FakeSky, run: Path):
     cloud = SkyCloud(run)
     cloud.request(REQUEST)

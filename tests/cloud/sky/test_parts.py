@@ -20,7 +20,13 @@ from cloud import provider as contract
 from cloud.provider import LaunchRequest, Offer
 from cloud.sky.names import CLUSTER_NAME_MAX, cluster_name, label_value, labels_of
 from cloud.sky.records import VmRecord, read, read_all, update, write
-from cloud.sky.skypilot.errors import is_gone, is_server_lost, translate
+from cloud.sky.skypilot.errors import (
+    cloud_message,
+    is_gone,
+    is_server_lost,
+    is_unexplained,
+    translate,
+)
 from cloud.sky.skypilot.identity import settings
 from cloud.sky.state import Listed, absent, after_peek, gone, observed, parse_peek
 from cloud.sky.vm.bootstrap import CHECK, peek_command, run_script
@@ -131,6 +137,20 @@ def test_a_refusal_without_the_clouds_words_says_skypilots_and_not_the_request_a
     assert str(translate(sky_error("ResourcesUnavailableError", asked, zone), "x")) == (
         "x: Failed to acquire resources in us-west-2c"
     )
+
+
+def test_log_of_a_launch_tells_what_its_error_does_not():
+    """As SkyPilot 0.13 writes it; its error only says that no resources could be acquired."""
+    begin = "D 11-27 16:43:33.523 PID=229 provisioner.py:361] "
+    quota = "An error occurred (VcpuLimitExceeded) when calling the RunInstances operation: You have requested more"
+    log = f"I 11-27 quota of the region\n{begin}    raise error_class(parsed)\n{begin}botocore.exceptions.ClientError: {quota}\n{begin}\n"
+    error = sky_error("ResourcesUnavailableError", "Failed to acquire resources in us-west-2c")
+    assert cloud_message(log) == quota
+    assert cloud_message("I 11-27 16:43 x.py:1] All is well: no Error\n") == ""
+    assert is_unexplained(error) and not is_unexplained(RuntimeError("Failed"))
+    ours = translate(error, "x", cloud_message(log))
+    assert (type(ours).__name__, str(ours)) == ("QuotaError", f"x: over the account's quota: {quota}")
+    assert not is_unexplained(sky_error("ResourcesUnavailableError", history=(Exception(quota),)))
 
 
 def test_error_in_its_own_history_is_reported_once():
