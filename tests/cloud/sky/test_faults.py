@@ -105,7 +105,7 @@ def test_a_launch_that_met_another_one_in_a_new_region_is_repeated(sky: FakeSky,
 def test_a_launch_that_always_meets_another_one_is_an_error_that_passes(sky: FakeSky, run: Path):
     sky.provision_log = CONFLICT
     sky.on["get launch"] = lambda: refuse(sky)
-    with pytest.raises(TransientError, match="setting up the same region.*specified rule already exists"):
+    with pytest.raises(TransientError, match=r"setting up the same region.*specified rule already exists"):
         SkyCloud(run).request(REQUEST)
     assert not sky.clusters
 

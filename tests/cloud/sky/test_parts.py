@@ -143,11 +143,13 @@ def test_log_of_a_launch_tells_what_its_error_does_not():
     """As SkyPilot 0.13 writes it; its error only says that no resources could be acquired."""
     begin = "D 11-27 16:43:33.523 PID=229 provisioner.py:361] "
     quota = "An error occurred (VcpuLimitExceeded) when calling the RunInstances operation: You have requested more"
-    log = f"I 11-27 quota of the region\n{begin}    raise error_class(parsed)\n{begin}botocore.exceptions.ClientError: {quota}\n{begin}\n"
+    traceback = ("    raise error_class(parsed)", f"botocore.exceptions.ClientError: {quota}", "")
+    log = "\n".join(["I 11-27 quota of the region", *(begin + line for line in traceback)])
     error = sky_error("ResourcesUnavailableError", "Failed to acquire resources in us-west-2c")
     assert cloud_message(log) == quota
     assert cloud_message("I 11-27 16:43 x.py:1] All is well: no Error\n") == ""
-    assert is_unexplained(error) and not is_unexplained(RuntimeError("Failed"))
+    assert is_unexplained(error)
+    assert not is_unexplained(RuntimeError("Failed"))
     ours = translate(error, "x", cloud_message(log))
     assert (type(ours).__name__, str(ours)) == ("QuotaError", f"x: over the account's quota: {quota}")
     assert not is_unexplained(sky_error("ResourcesUnavailableError", history=(Exception(quota),)))
