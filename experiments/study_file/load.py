@@ -77,11 +77,15 @@ class StudyEntry(_Section):
     )
 
 
-class Accuracy(_Section):
-    """Two experiments of the study that should reach the same accuracy."""
+class HeldOut(_Section):
+    """Two experiments of the study that should reach the same held-out figure."""
 
+    figure: Annotated[str, Field(min_length=1, max_length=40)] = Field(
+        default="accuracy",
+        description="Name of a figure on held-out samples that the task's evaluation gives.",
+    )
     of: Annotated[str, Field(min_length=1, max_length=100)] = Field(
-        description="Name of the experiment whose held-out accuracy is compared."
+        description="Name of the experiment whose held-out figure is compared."
     )
     against: Annotated[str, Field(min_length=1, max_length=100)] = Field(
         description="Name of the other experiment, with equal seeds, updates, target batch size and samples."
@@ -111,9 +115,9 @@ class Comparison(_Section):
         description="Figures of rows to compare with those of other rows, with a limit and a verdict. Without a limit they "
         "are only reported.",
     )
-    accuracy: Accuracy | None = Field(
+    held_out: HeldOut | None = Field(
         default=None,
-        description="Two experiments whose held-out accuracy is compared. Default: no comparison.",
+        description="Two experiments of which a held-out figure is compared. Default: no comparison.",
     )
 
 
@@ -185,8 +189,8 @@ def load_study(path_or_name: str, overrides: Sequence[str] = ()) -> LoadedStudy:
     except ValidationError as error:
         raise SpecError([*document.problems, *problems_of(error, document, StudySpec)]) from error
     members = _members(spec, document, path, overrides)
-    if spec.compare.accuracy is not None:
-        _check_accuracy(spec.compare.accuracy, members, document)
+    if spec.compare.held_out is not None:
+        _check_held_out(spec.compare.held_out, members, document)
     _check_compared_rows(spec, members, document)
     if spec.compare.limits:
         try:
@@ -272,18 +276,18 @@ def _members(spec: StudySpec, document: Document, path: Path, overrides: Sequenc
     return tuple(found)
 
 
-def _check_accuracy(accuracy: Accuracy, members: Sequence[Member], document: Document) -> None:
-    """Check that `compare.accuracy` names two different experiments of this study."""
+def _check_held_out(held_out: HeldOut, members: Sequence[Member], document: Document) -> None:
+    """Check that `compare.held_out` names two different experiments of this study."""
     names = list(dict.fromkeys(member.spec.name for member in members))
     if not names:
         return  # the reason has been reported already
-    for key, name in (("of", accuracy.of), ("against", accuracy.against)):
+    for key, name in (("of", held_out.of), ("against", held_out.against)):
         if name not in names:
             message = f"this study has no experiment '{name}'{nearest(name, names)} ({', '.join(names)})"
-            document.problems.append(document.problem(("compare", "accuracy", key), message))
-    if accuracy.of == accuracy.against:
-        message = f"'{accuracy.of}' would be compared with itself; name two experiments"
-        document.problems.append(document.problem(("compare", "accuracy", "against"), message))
+            document.problems.append(document.problem(("compare", "held_out", key), message))
+    if held_out.of == held_out.against:
+        message = f"'{held_out.of}' would be compared with itself; name two experiments"
+        document.problems.append(document.problem(("compare", "held_out", "against"), message))
 
 
 def _check_compared_rows(spec: StudySpec, members: Sequence[Member], document: Document) -> None:

@@ -35,7 +35,7 @@ class StudyDefinition:
     jobs: tuple[Job, ...]
     documents: Mapping[str, Mapping[str, Any]]  # resolved experiment files
     plans: Mapping[str, Mapping[str, Any]]  # as approved
-    # {"replay", "limits": a file in the folder or "", "accuracy": {"of", "against"} or None, "baseline", "columns",
+    # {"replay", "limits": a file in the folder or "", "held_out": {"figure", "of", "against"} or None, "baseline", "columns",
     # "expect": [as in the file]}
     compare: Mapping[str, Any]
     created_s: float

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.charts.style import figure_style
-from analysis.compare.accuracy import run_count
+from analysis.compare.held_out import run_count
 from analysis.compare.paper import PAPER_BASIS, Reference, printed_runs, references
 from analysis.compare.rows import Row, difference_rows, unknown_rows
 from analysis.compare.run_figures import COST_KINDS, StudyRun, distinct, study_run
@@ -26,7 +26,7 @@ from analysis.report.study.differences import (
     long_rows,
 )
 from analysis.report.study.expectations import expected_section
-from analysis.report.study.held_out import accuracy_section, evaluation_rows, evaluation_section
+from analysis.report.study.held_out import evaluation_rows, evaluation_section, held_out_section
 from analysis.report.study.options import gain_cards, gain_section
 from analysis.report.study.sections import AGAINST_PEERS, Drawn, sections
 from analysis.report.study.terms import terms
@@ -111,8 +111,8 @@ def build(
             shown.append(
                 Section("Left out", " ".join(f"{name}: {why}." for name, why in compared.missing.items()))
             )
-    if compared and compared.accuracy:
-        shown.append(accuracy_section(compared.accuracy))
+    if compared and compared.held_out:
+        shown.append(held_out_section(compared.held_out))
     if not (compared and compared.differences) and (evaluated := evaluation_section(runs)):
         shown.append(evaluated)
         files.table("held-out", evaluation_rows(runs))

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from analysis.compare.accuracy import AccuracyComparison, run_count
 from analysis.compare.differences import Differences
+from analysis.compare.held_out import HeldOutComparison, run_count
 from analysis.compare.options import Gains
 from analysis.compare.published import Check, ComparedRun, comparable, judge, kendall_tau, long_rows, why_not
 from analysis.compare.rows import Row
@@ -38,7 +38,7 @@ class Compared:
     limits: Sequence[Limit] = ()
     missing: Mapping[str, str] | None = None
     include_contended: bool = False
-    accuracy: AccuracyComparison | None = None  # None: held-out accuracy is not compared
+    held_out: HeldOutComparison | None = None  # None: no held-out figure is compared
     gains: Gains | None = None  # None: there is no baseline
     differences: Differences | None = None  # None: the runs are not compared with each other
     whole: bool = True  # False: only some of the runs that the limits are for

@@ -1,4 +1,4 @@
-"""Held-out figures in the study report: those of any name at the end of each run, and the comparison of accuracies."""
+"""Held-out figures in the study report: those of any name at the end of each run, and the comparison of one over seeds."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from analysis.compare.accuracy import APART, AccuracyComparison, HeldOutRun, Side
+from analysis.compare.held_out import APART, HeldOutComparison, HeldOutRun, Side
 from analysis.compare.published import ComparedRun
 from analysis.compare.rows import Row
 from analysis.compare.run_figures import StudyRun
@@ -85,24 +85,23 @@ def _figure_cells(names: Sequence[str], figures: Mapping[str, float | None]) -> 
     return {name: figure_words(name, figures[name]) if name in figures else "-" for name in names}
 
 
-def accuracy_lines(found: AccuracyComparison | None) -> list[str]:
+def held_out_lines(found: HeldOutComparison | None) -> list[str]:
     """Return a heading, a line for each side, and the difference; [] if there is no comparison."""
     if found is None:
         return []
-    return [f"held-out accuracy{_basis(found)}", *_sides(found), f"  {_verdict(found)}"]
+    return [f"held-out {found.figure}{_basis(found)}", *_sides(found), f"  {_verdict(found)}"]
 
 
-def accuracy_section(found: AccuracyComparison) -> Section:
+def held_out_section(found: HeldOutComparison) -> Section:
     """Return the section: the same text with a table of the runs."""
     sides = "; ".join(" ".join(line.split()) for line in _sides(found))
-    lead = f"Held-out accuracy{_basis(found)} {sides}. Means: {_verdict(found)}."
+    lead = f"Held-out {found.figure}{_basis(found)} {sides}. Means: {_verdict(found)}."
     rows: list[dict[str, Any]] = [
         {
             "experiment": run.experiment,
             "run": run.run_id,
             "seed": run.seed,
-            "accuracy": None if run.accuracy is None else f"{run.accuracy:.4f}",
-            "loss": None if run.loss is None else f"{run.loss:.4f}",
+            found.figure: None if run.value is None else f"{run.value:.4f}",
             "updates": run.updates,
             "target batch size": run.target_batch_size,
             "samples trained on": run.samples,
@@ -116,13 +115,13 @@ def accuracy_section(found: AccuracyComparison) -> Section:
         for run in side.runs
     ]
     return Section(
-        "Held-out accuracy",
+        f"Held-out {found.figure}",
         lead,
         html=table(rows, "Runs", text=("experiment", "run", "on", "host", "judged")),
     )
 
 
-def _basis(found: AccuracyComparison) -> str:
+def _basis(found: HeldOutComparison) -> str:
     """Describe what the runs have in common if they are comparable."""
     runs = [*found.of.counted, *found.against.counted]
     if found.inside is None or not runs:
@@ -135,7 +134,7 @@ def _basis(found: AccuracyComparison) -> str:
     )
 
 
-def _sides(found: AccuracyComparison) -> list[str]:
+def _sides(found: HeldOutComparison) -> list[str]:
     width = max(len(side.experiment) for side in (found.of, found.against))
     return [f"  {side.experiment:<{width}}  {_side(side)}" for side in (found.of, found.against)]
 
@@ -163,7 +162,7 @@ def host_marks(hosts: Sequence[str]) -> list[str]:
     ]
 
 
-def _verdict(found: AccuracyComparison) -> str:
+def _verdict(found: HeldOutComparison) -> str:
     apart = "unknown" if found.difference is None else f"{found.difference:+.4f}"
     text = f"difference {apart}, pooled standard deviation {_number(found.pooled_sd)}"
     if found.inside is None:

@@ -122,10 +122,10 @@ def _compare(
       "checks": [{"scope": "each"|"median"|"study", "experiment", "run_id", "figure", "low",
       "high", "found", "inside"}], "whole" (false: limits on medians and the study are not
       judged), "left_out" (rows not judged): [{"experiment", "run_id",
-      "why"}], "missing": [{"experiment", "why"}], "accuracy" (null unless the study
-      compares it): {"of": {"experiment", "n", "mean", "sd", "runs": [{"run_id", "seed",
-      "accuracy", "loss", "updates", "target_batch_size", "samples", "heldout_samples",
-      "counted", "dropped_rounds", "target", "emulated", "host_contended"}]}, "against": {same},
+      "why"}], "missing": [{"experiment", "why"}], "held_out" (null unless the study
+      compares one): {"figure", "of": {"experiment", "n", "mean", "sd", "runs": [{"run_id", "seed",
+      "value", "updates", "target_batch_size", "samples", "heldout_samples", "counted",
+      "dropped_rounds", "target", "emulated", "host_contended"}]}, "against": {same},
       "difference", "pooled_sd", "limit", "inside", "why"},
       "baseline" (a label; null where the study names none), "gains" (rows of experiment and
       label; [] without a baseline): [{"experiment", "label", "model", "baseline": bool,
@@ -178,8 +178,8 @@ def _compare(
 
 def comparison_document(study: str | None, compared: Compared) -> dict[str, Any]:
     """Return the comparison in JSON types."""
-    from analysis.compare.accuracy import accuracy_document
     from analysis.compare.differences import differences_document
+    from analysis.compare.held_out import held_out_document
     from analysis.compare.options import gains_document
     from analysis.compare.published import compare_document
 
@@ -188,7 +188,7 @@ def comparison_document(study: str | None, compared: Compared) -> dict[str, Any]
     )
     return {
         **document,
-        "accuracy": accuracy_document(compared.accuracy),
+        "held_out": held_out_document(compared.held_out),
         **gains_document(compared.gains),
         "differences": differences_document(compared.differences),
     }
@@ -200,7 +200,7 @@ def comparison_text(study: str | None, compared: Compared, form: Format, wide: b
     from analysis.report.study.comparison import study_checks, unlike_published
     from analysis.report.study.differences import AGAINST_COLUMNS, against_rows
     from analysis.report.study.expectations import expected_lines
-    from analysis.report.study.held_out import accuracy_lines, evaluation_table
+    from analysis.report.study.held_out import evaluation_table, held_out_lines
     from analysis.report.study.options import GAIN_COLUMNS, gain_long_rows, gain_notes, gain_table
 
     if form in (Format.json, Format.yaml):
@@ -242,7 +242,7 @@ def comparison_text(study: str | None, compared: Compared, form: Format, wide: b
         ]
     lines += unlike_published(compared) if compared.differences else []
     lines += [f"{name}: {why}" for name, why in (compared.missing or {}).items()]
-    lines += accuracy_lines(compared.accuracy)
+    lines += held_out_lines(compared.held_out)
     if compared.differences is None and (evaluated := evaluation_table(compared.rows)):
         lines += ["", _table_text(evaluated)]
     return "\n".join(lines) + "\n"

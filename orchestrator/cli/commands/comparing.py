@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from analysis.compare.accuracy_runs import compare_held_out
 from analysis.compare.differences import Differences, own_run
 from analysis.compare.expectations import Listed, judge_expected
+from analysis.compare.held_out_runs import compare_held_out
 from analysis.compare.option_figures import OptionRun
 from analysis.compare.option_runs import option_run
 from analysis.compare.options import Gains, gains
@@ -58,8 +58,8 @@ class BlobRequest:
     missing: dict[str, str] = field(default_factory=dict)  # by experiment: why it has no run
     replay: str = "auto"
     limits: str = ""  # file; "": do not judge
-    accuracy: Mapping[str, str] | None = (
-        None  # {"of", "against"}: the experiments whose held-out accuracy is compared
+    held_out: Mapping[str, str] | None = (
+        None  # {"figure", "of", "against"}: a held-out figure of which experiments is compared
     )
     baseline: str = ""  # label of the entry with which the others are compared
     columns: tuple[str, ...] = ()  # figures of the gains
@@ -102,8 +102,8 @@ def wanted_study(home: Path, study: StudyDefinition, state: StudyState) -> BlobR
     """Collect a study's runs that have numbers, and the reasons why the others have none."""
     limits = study.compare["limits"]
     own = str(studies_folder(home) / study.study_id / limits) if limits else ""
-    accuracy = study.compare.get("accuracy")  # missing in studies of an older orch
-    found = BlobRequest(study.study_id, replay=study.compare["replay"], limits=own, accuracy=accuracy)
+    held_out = study.compare.get("held_out") or study.compare.get("accuracy")  # of an older orch
+    found = BlobRequest(study.study_id, replay=study.compare["replay"], limits=own, held_out=held_out)
     found.baseline = study.compare.get("baseline", "")
     found.columns = tuple(study.compare.get("columns", ()))
     found.whole = not study.part
@@ -151,8 +151,8 @@ def compare_wanted(wanted: BlobRequest, logs: Path | None, limits: str, include_
             if wanted.baseline:
                 options.append(option_run(read.run, row, entry.label, include_contended, entry.against))
     alike = None
-    if wanted.accuracy:
-        alike = compare_held_out(readable, **wanted.accuracy, include_contended=include_contended)
+    if wanted.held_out:
+        alike = compare_held_out(readable, **wanted.held_out, include_contended=include_contended)
     gained = _gained(wanted, options) if wanted.baseline else None
     asked = limits_of(limits or wanted.limits)
     found = Compared(rows, asked, wanted.missing, include_contended, alike, gained, whole=whole)

@@ -32,8 +32,8 @@ def test_the_paper_s_study_has_all_28_runs():
 
 def test_accuracy_study_differs_only_in_what_is_not_learned():
     study = load_study("accuracy-c8")
-    assert study.spec.compare.accuracy is not None
-    both = study.spec.compare.accuracy
+    assert study.spec.compare.held_out is not None
+    both = study.spec.compare.held_out
     sides = [[m.spec for m in study.members if m.spec.name == name] for name in (both.of, both.against)]
     assert [[spec.seed for spec in side] for side in sides] == [[1, 2, 3]] * 2
     swarm, alone = (side[0] for side in sides)
@@ -189,12 +189,12 @@ def test_expectations_of_c8_refer_to_existing_rows():
             "s.yaml:4:28: experiments[0].set.swarm.batch_siz: swarm.batch_siz: unknown key",
         ),
         (
-            "name: s\nexperiments: [geo-b2, geo-a2]\ncompare:\n  accuracy: {of: geo-b3, against: geo-a2}\n",
-            "s.yaml:4:18: compare.accuracy.of: this study has no experiment 'geo-b3'; did you mean 'geo-b2'?",
+            "name: s\nexperiments: [geo-b2, geo-a2]\ncompare:\n  held_out: {of: geo-b3, against: geo-a2}\n",
+            "s.yaml:4:18: compare.held_out.of: this study has no experiment 'geo-b3'; did you mean 'geo-b2'?",
         ),
         (
-            "name: s\nexperiments: [geo-b2]\ncompare: {accuracy: {of: geo-b2, against: geo-b2}}\n",
-            "compare.accuracy.against: 'geo-b2' would be compared with itself",
+            "name: s\nexperiments: [geo-b2]\ncompare: {held_out: {of: geo-b2, against: geo-b2}}\n",
+            "compare.held_out.against: 'geo-b2' would be compared with itself",
         ),
         ("- geo-b2\n", "a study is a mapping"),
         (

@@ -221,22 +221,22 @@ def test_held_out_accuracies_are_compared(study: str, own_home: Path, capsys: py
         for name in ("geo-a2", "geo-b2")
         for seed in (1, 2, 3)
     ]
-    accuracy = "accuracy: {of: geo-b2, against: geo-a2}"
+    held_out = "held_out: {of: geo-b2, against: geo-a2}"
     Path(study).write_text(
-        f"name: s\nexperiments: [{', '.join(entries)}]\ncompare: {{replay: never, {accuracy}}}\n"
+        f"name: s\nexperiments: [{', '.join(entries)}]\ncompare: {{replay: never, {held_out}}}\n"
     )
     assert run(["study", "run", study, "--yes", "--only", "geo-a2*", "-o", "json"]) == 0
-    half = _json(capsys)["comparison"]["accuracy"]
+    half = _json(capsys)["comparison"]["held_out"]
     assert (half["of"]["n"], half["against"]["n"], half["inside"]) == (0, 3, None)
-    assert half["why"] == "geo-b2 has 0 runs with an accuracy, and a standard deviation needs two"
+    assert half["why"] == "geo-b2 has 0 runs with a held-out accuracy, and a standard deviation needs two"
     MadeRuns.made.clear()
     assert run(["study", "run", study, "--yes"]) == 0
-    assert "no verdict: the accuracies do not vary" in capsys.readouterr().out
+    assert "no verdict: the values of accuracy do not vary" in capsys.readouterr().out
     for made, value in zip(MadeRuns.made, (0.90, 0.92, 0.94, 0.91, 0.92, 0.96), strict=True):
         with RunStore.open_writer(own_home / "runs" / made / "run.db") as store:
             store.set_meta("evaluations", [{**store.meta("evaluations")[0], "accuracy": value}])
     assert run(["compare", "s", "-o", "json"]) == 0
-    found = _json(capsys)["accuracy"]
+    found = _json(capsys)["held_out"]
     assert (found["of"]["n"], found["against"]["n"], found["inside"]) == (3, 3, True)
     assert found["against"]["mean"] == pytest.approx(0.92)
     assert found["difference"] == pytest.approx(0.01)
@@ -249,7 +249,7 @@ def test_held_out_accuracies_are_compared(study: str, own_home: Path, capsys: py
     assert "pooled standard deviation 0.0235: less than 2 of them (0.0469)" in shown
     assert run(["compare", *MadeRuns.made, "-o", "json"]) == 0
     found = _json(capsys)
-    assert found["accuracy"] is None
+    assert found["held_out"] is None
     assert found["rows"][0]["evaluation"] == {"loss": 0.2, "accuracy": 0.9}
     assert "HELD-OUT" not in shown  # loss and accuracy are in other tables
     with RunStore.open_writer(own_home / "runs" / MadeRuns.made[0] / "run.db") as store:

@@ -93,7 +93,7 @@ def begin_study(
         compare={
             "replay": loaded.spec.compare.replay,
             "limits": "limits.csv" if limits else "",
-            "accuracy": loaded.spec.compare.accuracy and loaded.spec.compare.accuracy.model_dump(),
+            "held_out": loaded.spec.compare.held_out and loaded.spec.compare.held_out.model_dump(),
             "baseline": loaded.spec.compare.baseline,
             "columns": list(loaded.spec.compare.columns),
             "expect": [one.model_dump(exclude_defaults=True) for one in loaded.spec.compare.expect],

@@ -1,4 +1,4 @@
-"""Held-out accuracy of two experiments, compared with a table computed by hand."""
+"""A held-out figure of two experiments, compared with a table computed by hand."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made_up_run import write_run
 
-from analysis.compare.accuracy import AccuracyComparison, HeldOutRun, Side, accuracy_document
-from analysis.compare.accuracy_runs import held_out_run
+from analysis.compare.held_out import HeldOutComparison, HeldOutRun, Side, held_out_document
+from analysis.compare.held_out_runs import held_out_run
 from analysis.replay import read_folder
-from analysis.report.study.held_out import accuracy_lines, accuracy_section
+from analysis.report.study.held_out import held_out_lines, held_out_section
 from experiments.parse.load import load, to_document
 from metrics.records import EpochRecord
 from metrics.store.database import RunStore
@@ -26,7 +26,6 @@ def run(seed: int, accuracy: float | None, experiment: str = "c8") -> HeldOutRun
         f"{experiment}-{seed}",
         seed,
         accuracy,
-        0.3,
         21,
         7680,
         161_280,
@@ -59,7 +58,7 @@ def side(experiment: str, values: Sequence[float | None]) -> Side:
 def test_by_hand(
     ours: Sequence[float], theirs: Sequence[float], difference: float, pooled_sd: float, inside: bool
 ):
-    found = AccuracyComparison(side("c8", ours), side("alone", theirs))
+    found = HeldOutComparison(side("c8", ours), side("alone", theirs))
     assert found.difference == pytest.approx(difference)
     assert found.pooled_sd == pytest.approx(pooled_sd, abs=1e-7)
     assert found.limit == pytest.approx(2 * pooled_sd, abs=2e-7)
@@ -68,7 +67,7 @@ def test_by_hand(
 
 def test_unequal_counts_are_weighted_by_degrees_of_freedom():
     """Variances 4e-4 (n 3) and 2e-4 (n 2): sqrt((2 * 4e-4 + 1 * 2e-4) / 3) = 0.0182574."""
-    found = AccuracyComparison(side("c8", (0.90, 0.92, 0.94)), side("alone", (0.91, 0.93)))
+    found = HeldOutComparison(side("c8", (0.90, 0.92, 0.94)), side("alone", (0.91, 0.93)))
     assert found.pooled_sd == pytest.approx(0.0182574, abs=1e-7)
     assert (found.inside, found.why) == (None, "the seeds are not equal: 1, 2, 3 against 1, 2")
 
@@ -80,7 +79,7 @@ accuracies = st.lists(st.integers(0, 364).map(lambda right: right / 364), min_si
 def test_comparison_is_symmetric(ours: list[float], theirs: list[float]):
     count = min(len(ours), len(theirs))
     one, other = side("c8", ours[:count]), side("alone", theirs[:count])
-    found, back = AccuracyComparison(one, other), AccuracyComparison(other, one)
+    found, back = HeldOutComparison(one, other), HeldOutComparison(other, one)
     assert found.difference == -(back.difference or 0.0)
     assert found.pooled_sd == pytest.approx(back.pooled_sd)
     assert one.sd is not None
@@ -92,13 +91,13 @@ def test_comparison_is_symmetric(ours: list[float], theirs: list[float]):
 @pytest.mark.parametrize(
     ("ours", "says"),
     [
-        ((), "c8 has 0 runs with an accuracy, and a standard deviation needs two"),
-        ((0.9,), "c8 has 1 run with an accuracy, and a standard deviation needs two"),
-        ((0.9, None), "c8 has 1 run with an accuracy, and a standard deviation needs two"),
+        ((), "c8 has 0 runs with a held-out accuracy, and a standard deviation needs two"),
+        ((0.9,), "c8 has 1 run with a held-out accuracy, and a standard deviation needs two"),
+        ((0.9, None), "c8 has 1 run with a held-out accuracy, and a standard deviation needs two"),
     ],
 )
 def test_without_two_runs_there_is_no_verdict(ours: Sequence[float | None], says: str):
-    found = AccuracyComparison(side("c8", ours), side("alone", (0.9, 0.92)))
+    found = HeldOutComparison(side("c8", ours), side("alone", (0.9, 0.92)))
     assert (found.of.sd, found.pooled_sd, found.limit, found.inside, found.why) == (
         None,
         None,
@@ -106,10 +105,10 @@ def test_without_two_runs_there_is_no_verdict(ours: Sequence[float | None], says
         None,
         says,
     )
-    document = accuracy_document(found)
+    document = held_out_document(found)
     assert document is not None
     assert (document["of"]["sd"], document["pooled_sd"], document["inside"]) == (None, None, None)
-    assert accuracy_lines(found)[-1].endswith(f"no verdict: {says}")
+    assert held_out_lines(found)[-1].endswith(f"no verdict: {says}")
 
 
 @pytest.mark.parametrize(
@@ -127,12 +126,12 @@ def test_without_two_runs_there_is_no_verdict(ours: Sequence[float | None], says
 )
 def test_verdict_requires_otherwise_equal_runs(change: dict[str, int | None], says: str):
     ours = Side("c8", (run(1, 0.90), replace(run(2, 0.92), **change)))
-    found = AccuracyComparison(ours, side("alone", (0.91, 0.92)))
+    found = HeldOutComparison(ours, side("alone", (0.91, 0.92)))
     assert (found.why, found.inside) == (says, None if says else True)
 
 
 def test_no_verdict_if_accuracies_do_not_vary():
-    found = AccuracyComparison(side("c8", (0.9, 0.9)), side("alone", (0.9, 0.9)))
+    found = HeldOutComparison(side("c8", (0.9, 0.9)), side("alone", (0.9, 0.9)))
     assert (found.difference, found.pooled_sd, found.inside) == (0, 0, None)
     assert "do not vary" in found.why
 
@@ -140,56 +139,56 @@ def test_no_verdict_if_accuracies_do_not_vary():
 def test_contended_run_counts_only_on_request():
     runs = (run(1, 0.90), replace(run(2, 0.92), host_contended=True))
     theirs = side("alone", (0.91, 0.92))
-    found = AccuracyComparison(Side("c8", runs), theirs)
+    found = HeldOutComparison(Side("c8", runs), theirs)
     assert found.why == (
-        "c8 has 1 run with an accuracy (1 more on a host that was too busy), and a standard deviation needs two"
+        "c8 has 1 run with a held-out accuracy (1 more on a host that was too busy), and a standard deviation needs two"
     )
-    assert "not counted: the host was too busy" in accuracy_section(found).html
-    assert AccuracyComparison(Side("c8", runs, include_contended=True), theirs).inside is True
+    assert "not counted: the host was too busy" in held_out_section(found).html
+    assert HeldOutComparison(Side("c8", runs, include_contended=True), theirs).inside is True
 
 
 def test_lines_show_both_means_and_the_verdict():
-    found = AccuracyComparison(side("c8", (0.90, 0.92, 0.94)), side("alone", (0.92, 0.93, 0.94)))
-    assert accuracy_lines(found) == [
+    found = HeldOutComparison(side("c8", (0.90, 0.92, 0.94)), side("alone", (0.92, 0.93, 0.94)))
+    assert held_out_lines(found) == [
         "held-out accuracy after 21 updates of 7680 samples (364 held out, seeds 1, 2, 3):",
         "  c8     mean 0.9200, standard deviation 0.0200, n 3 (0.9000, 0.9200, 0.9400); emulated",
         "  alone  mean 0.9300, standard deviation 0.0100, n 3 (0.9200, 0.9300, 0.9400); emulated",
         "  difference -0.0100, pooled standard deviation 0.0158: less than 2 of them (0.0316)",
     ]
-    far = AccuracyComparison(side("c8", (0.1, 0.12, 0.1)), side("alone", (0.92, 0.93, 0.94)))
-    assert "NOT less than 2 of them" in accuracy_lines(far)[-1]
-    assert accuracy_lines(None) == []
-    assert accuracy_document(None) is None
+    far = HeldOutComparison(side("c8", (0.1, 0.12, 0.1)), side("alone", (0.92, 0.93, 0.94)))
+    assert "NOT less than 2 of them" in held_out_lines(far)[-1]
+    assert held_out_lines(None) == []
+    assert held_out_document(None) is None
 
 
 def test_dropped_rounds_are_shown_with_the_figures():
     runs = (replace(run(1, 0.90), dropped_rounds=2), run(2, 0.92), replace(run(3, None), dropped_rounds=9))
-    found = AccuracyComparison(Side("c8", runs), side("alone", (0.91, 0.92)))
-    assert accuracy_lines(found)[1].endswith("n 2 (0.9000, 0.9200); emulated; dropped rounds: 2")
-    assert "dropped" not in accuracy_lines(found)[2]
-    assert "<td>2</td>" in accuracy_section(found).html
-    document = accuracy_document(found)
+    found = HeldOutComparison(Side("c8", runs), side("alone", (0.91, 0.92)))
+    assert held_out_lines(found)[1].endswith("n 2 (0.9000, 0.9200); emulated; dropped rounds: 2")
+    assert "dropped" not in held_out_lines(found)[2]
+    assert "<td>2</td>" in held_out_section(found).html
+    document = held_out_document(found)
     assert document is not None
     assert [r["dropped_rounds"] for r in document["of"]["runs"]] == [2, 0, 9]
     unknown = replace(run(2, 0.92), dropped_rounds=None)
-    found = AccuracyComparison(Side("c8", (run(1, 0.90), unknown)), side("alone", (0.91, 0.92)))
-    assert accuracy_lines(found)[1].endswith("dropped rounds: unknown")
+    found = HeldOutComparison(Side("c8", (run(1, 0.90), unknown)), side("alone", (0.91, 0.92)))
+    assert held_out_lines(found)[1].endswith("dropped rounds: unknown")
 
 
 def test_origin_is_shown_with_the_figures():
     busy = replace(run(1, 0.90), host_contended=True)
     rented = replace(run(2, 0.92), target="sky", emulated=False, host_contended=None)
     runs = (busy, rented, replace(run(3, 0.94), host_contended=None))
-    found = AccuracyComparison(Side("c8", runs, include_contended=True), side("alone", (0.92, 0.93, 0.94)))
-    assert accuracy_lines(found)[1].endswith(
+    found = HeldOutComparison(Side("c8", runs, include_contended=True), side("alone", (0.92, 0.93, 0.94)))
+    assert held_out_lines(found)[1].endswith(
         "; emulated; rented; host TOO BUSY in 1 of 3; host unknown in 1 of 3"
     )
-    document = accuracy_document(found)
+    document = held_out_document(found)
     assert document is not None
     assert [(r["target"], r["emulated"], r["host_contended"]) for r in document["of"]["runs"]] == [
         ("local", True, True), ("sky", False, None), ("local", True, None),
     ]  # fmt: skip
-    assert '<td class="text">TOO BUSY</td>' in (html := accuracy_section(found).html)
+    assert '<td class="text">TOO BUSY</td>' in (html := held_out_section(found).html)
     assert '<td class="text">rented</td>' in html
 
 
@@ -197,14 +196,17 @@ def test_a_run_s_own_accuracy(tmp_path: Path):
     write_run(tmp_path)
     with RunStore.open_writer(tmp_path / "run.db") as store:
         store.set_meta("experiment", to_document(load("geo-c8", ["seed=4"], shipped=True)))
-    found = held_out_run(read_folder(tmp_path).run)
+    numbers = read_folder(tmp_path).run
+    assert held_out_run(numbers, "loss").value == 0.2
+    assert held_out_run(numbers, "wer").value is None
+    found = held_out_run(numbers, "accuracy")
     assert found == HeldOutRun(
-        "geo-c8", "geo-c8-20231114-aaaa", 4, 0.934, 0.2, 5, 4096, 5 * 4096, 300, False, 0, "local", True
+        "geo-c8", "geo-c8-20231114-aaaa", 4, 0.934, 5, 4096, 5 * 4096, 300, False, 0, "local", True
     )
     with RunStore.open_writer(tmp_path / "run.db") as store:
         store.set_meta("evaluations", [])
-    assert replace(found, accuracy=None, loss=None, updates=None, samples=None, heldout_samples=None) == (
-        held_out_run(read_folder(tmp_path).run)
+    assert replace(found, value=None, updates=None, samples=None, heldout_samples=None) == (
+        held_out_run(read_folder(tmp_path).run, "accuracy")
     )
 
 
@@ -223,5 +225,5 @@ def test_samples_are_unknown_if_a_record_is_missing(tmp_path: Path):
                 optimizer_sync_s=0.0, other_s=0.0, loss=2.3, group_size=1, dropped="", ran="digits",
             )  # fmt: skip
             store.append("epochs", [row])
-    found = held_out_run(read_folder(tmp_path).run)
-    assert (found.updates, found.samples, found.accuracy) == (3, None, 0.9)
+    found = held_out_run(read_folder(tmp_path).run, "accuracy")
+    assert (found.updates, found.samples, found.value) == (3, None, 0.9)

@@ -1,4 +1,4 @@
-"""Compares the held-out accuracy of two experiments over equal seeds. Pure.
+"""Compares a held-out figure of two experiments over equal seeds. Pure.
 
 The difference of the means is compared with the pooled standard deviation of the two samples: the root of the mean of
 their variances, each weighted by its degrees of freedom, s2 = ((n1-1) s1^2 + (n2-1) s2^2) / (n1 + n2 - 2) (Cohen 1988,
@@ -30,8 +30,7 @@ class HeldOutRun:
     experiment: str
     run_id: str
     seed: int | None
-    accuracy: float | None  # 0 to 1
-    loss: float | None
+    value: float | None  # of the figure; an accuracy is 0 to 1
     updates: int | None  # of the weights, up to then
     target_batch_size: int | None  # requested samples per update
     samples: int | None  # trained on up to then; None if the records of an update are missing
@@ -62,18 +61,18 @@ class Side:
 
     @property
     def counted(self) -> tuple[HeldOutRun, ...]:
-        """The counted runs with an accuracy, by seed."""
-        found = [r for r in self.runs if r.accuracy is not None and self.counts(r)]
+        """The counted runs with a value, by seed."""
+        found = [r for r in self.runs if r.value is not None and self.counts(r)]
         return tuple(sorted(found, key=lambda r: (r.seed is None, r.seed or 0, r.run_id)))
 
     def counts(self, run: HeldOutRun) -> bool:
-        """Whether a run counts, provided that it has an accuracy."""
+        """Whether a run counts, provided that it has a value."""
         return self.include_contended or not run.host_contended
 
     @property
     def values(self) -> list[float]:
-        """The accuracies of the counted runs."""
-        return [r.accuracy for r in self.counted if r.accuracy is not None]
+        """The values of the counted runs."""
+        return [r.value for r in self.counted if r.value is not None]
 
     @property
     def dropped_rounds(self) -> int | None:
@@ -83,7 +82,7 @@ class Side:
 
     @property
     def mean(self) -> float | None:
-        """The mean accuracy; None without a run."""
+        """The mean value; None without a run."""
         return fmean(self.values) if self.values else None
 
     @property
@@ -93,11 +92,12 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
-class AccuracyComparison:
-    """One experiment's held-out accuracy against another's."""
+class HeldOutComparison:
+    """A held-out figure of one experiment against that of another."""
 
     of: Side
     against: Side
+    figure: str = "accuracy"  # a name that the task's `evaluate` gives
 
     @property
     def difference(self) -> float | None:
@@ -133,23 +133,26 @@ class AccuracyComparison:
                 busy = sum(1 for r in side.runs if not side.counts(r))
                 more = f" ({busy} more on a host that was too busy)" if busy else ""
                 return (
-                    f"{side.experiment} has {run_count(len(side.values))} with an accuracy{more}, and a standard deviation "
-                    "needs two"
+                    f"{side.experiment} has {run_count(len(side.values))} with a held-out {self.figure}{more}, and a standard "
+                    "deviation needs two"
                 )
         ours, theirs = self.of.counted, self.against.counted
         seeds = [[r.seed for r in runs] for runs in (ours, theirs)]
         if seeds[0] != seeds[1] or None in seeds[0]:
             return f"the seeds are not equal: {_listed(seeds[0])} against {_listed(seeds[1])}"
         return _unequal([*ours, *theirs]) or (
-            "" if self.pooled_sd else "the accuracies do not vary, so there is no scale for their difference"
+            ""
+            if self.pooled_sd
+            else f"the values of {self.figure} do not vary, so there is no scale for their difference"
         )
 
 
-def accuracy_document(found: AccuracyComparison | None) -> dict[str, Any] | None:
+def held_out_document(found: HeldOutComparison | None) -> dict[str, Any] | None:
     """Return the comparison as JSON types; unknown is None."""
     if found is None:
         return None
     return {
+        "figure": found.figure,
         "of": _side(found.of),
         "against": _side(found.against),
         "difference": found.difference,
@@ -181,7 +184,7 @@ def _unequal(runs: Sequence[HeldOutRun]) -> str:
 
 def _side(side: Side) -> dict[str, Any]:
     columns = (
-        "run_id", "seed", "accuracy", "loss", "updates", "target_batch_size", "samples", "heldout_samples",
+        "run_id", "seed", "value", "updates", "target_batch_size", "samples", "heldout_samples",
         "dropped_rounds", "target", "emulated", "host_contended",
     )  # fmt: skip
     return {
@@ -192,7 +195,7 @@ def _side(side: Side) -> dict[str, Any]:
         "runs": [
             {
                 **{name: getattr(run, name) for name in columns},
-                "counted": run.accuracy is not None and side.counts(run),
+                "counted": run.value is not None and side.counts(run),
             }
             for run in side.runs
         ],

@@ -1,19 +1,20 @@
-"""Reads the held-out accuracy of runs from their numbers."""
+"""Reads a held-out figure of runs from their numbers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from analysis.compare.accuracy import AccuracyComparison, HeldOutRun, Side
+from analysis.compare.held_out import HeldOutComparison, HeldOutRun, Side
 from metrics.epochs.throughput import dropped_rounds
-from metrics.events.evaluation import held_out
+from metrics.events.evaluation import evaluations_of
 from metrics.run import RunNumbers
 
 
-def held_out_run(run: RunNumbers) -> HeldOutRun:
-    """Return one run's accuracy and what it was trained on up to that evaluation."""
+def held_out_run(run: RunNumbers, figure: str) -> HeldOutRun:
+    """Return a figure of one run's last evaluation that has it, and what was trained on up to that evaluation."""
     experiment = run.meta.document
-    found, target = held_out(run.evaluation_rows), run.meta.raw_target_batch_size
+    known = [one for one in evaluations_of(run.evaluation_rows) if figure in one.figures]
+    found, target = known[-1] if known else None, run.meta.raw_target_batch_size
     samples = None
     if found is not None:
         epochs = [e for e in run.raw if e.epoch <= found.epoch]
@@ -23,8 +24,7 @@ def held_out_run(run: RunNumbers) -> HeldOutRun:
         experiment=str(experiment.get("name") or ""),
         run_id=str(run.meta.run_id),
         seed=experiment.get("seed"),
-        accuracy=None if found is None else found.accuracy,
-        loss=None if found is None else found.loss,
+        value=None if found is None else found.figures[figure],
         updates=None if found is None else found.epoch,
         target_batch_size=None if target is None else int(target),
         samples=samples,
@@ -37,12 +37,16 @@ def held_out_run(run: RunNumbers) -> HeldOutRun:
 
 
 def compare_held_out(
-    runs: Iterable[RunNumbers], of: str, against: str, include_contended: bool = False
-) -> AccuracyComparison:
+    runs: Iterable[RunNumbers],
+    of: str,
+    against: str,
+    figure: str = "accuracy",
+    include_contended: bool = False,
+) -> HeldOutComparison:
     """Compare the runs of two experiments, selected by the experiments' names."""
-    found = [held_out_run(run) for run in runs]
+    found = [held_out_run(run, figure) for run in runs]
     sides = (
         Side(name, tuple(r for r in found if r.experiment == name), include_contended)
         for name in (of, against)
     )
-    return AccuracyComparison(*sides)
+    return HeldOutComparison(*sides, figure)
