@@ -9,7 +9,7 @@ from experiments.catalog import published, step_time
 from experiments.emulation.scales import full_size, resolve_emulation
 from experiments.parse import SpecError, library, load
 
-TASKS = ("glyphs-2", "stdlib-lm-2")  # nothing of them is scaled
+TASKS = ("glyphs-2", "stdlib-lm-1", "stdlib-lm-2", "stdlib-lm-4")  # nothing of them is scaled
 LIBRARY = [entry.name for entry in library() if entry.name not in TASKS]
 STUDY = [name for name in LIBRARY if name[:5] in ("geo-a", "geo-b", "geo-c")]
 SWARMS = [name for name in STUDY if load(name).peer_count > 1]

@@ -15,7 +15,15 @@ from experiments.parse import SpecError, find, from_document, json_schema, libra
 LIBRARY = Path(experiments.parse.__file__).parent.parent / "library"
 ENTRIES = {entry.name: entry for entry in library()}
 NAMES = list(ENTRIES)
-OWN = {"local-2", "digits-alone", "digits-c8", "glyphs-2", "stdlib-lm-2"}  # not of the study
+OWN = {
+    "local-2",
+    "digits-alone",
+    "digits-c8",
+    "glyphs-2",
+    "stdlib-lm-1",
+    "stdlib-lm-2",
+    "stdlib-lm-4",
+}  # not of the study
 
 
 A_TO_C = {
@@ -90,7 +98,7 @@ def test_other_experiments_of_the_paper_are_families():
     expected = {f"{name}{suffix}" for name in (*clouds, *hybrid) for suffix in ("", "-nlp")} | {*a10}
     assert {name for name in NAMES if name[:5] not in ("geo-a", "geo-b", "geo-c")} == expected | OWN
     assert {name for name in NAMES if load(name).swarm.plain} == {
-        "geo-a1", "geo-a1-nlp", "digits-alone", *(f"a10-1-{model}" for model in models)
+        "geo-a1", "geo-a1-nlp", "digits-alone", "stdlib-lm-1", *(f"a10-1-{model}" for model in models)
     }  # fmt: skip
 
 

@@ -21,7 +21,7 @@ from orchestrator.saved_plan import read_plan
 pytestmark = pytest.mark.usefixtures("nothing_of_the_users")
 
 ALONE = "digits-alone"  # has no accelerator: no cloud's VM and no price are known
-UNPRICED = (ALONE, "glyphs-2", "stdlib-lm-2")
+UNPRICED = (ALONE, "glyphs-2", "stdlib-lm-1", "stdlib-lm-2", "stdlib-lm-4")
 LIBRARY = [entry.name for entry in library() if entry.name not in UNPRICED]
 
 
