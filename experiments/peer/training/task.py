@@ -69,8 +69,9 @@ class TaskRunner:
         self.heldout_pipeline: Pipeline = pipeline or getattr(task, "heldout_pipeline", None) or task.pipeline
         self._task, self._batch_size = task, batch_size
         self.ballast = ballast or nn.ParameterList()
-        self._bad_losses: list[tuple[str, str]] = []  # samples of the last bad losses
-        self._bad_in_a_row = 0
+        self._bad_losses: dict[
+            int, list[Sequence[tuple[str, str]]]
+        ] = {}  # by rank: samples of the last bad ones
         with self._explained("the model"):
             self.model = task.model.to(device).train()
         self._trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
@@ -168,22 +169,24 @@ class TaskRunner:
         with self._explained("the backward pass"):
             return self.precision.backward(loss, self._trained)
 
-    def check_loss(self, loss: float, samples: Sequence[tuple[str, str]]) -> bool:
-        """Whether the loss is finite. Raises TaskError after `_BAD_LOSSES` in a row that are not.
+    def check_loss(self, loss: float, samples: Sequence[tuple[str, str]], rank: int = 0) -> bool:
+        """Whether the loss is finite. Raises TaskError after `_BAD_LOSSES` in a row of one rank that are not.
 
-        `samples`: (shard, key) of the batch.
+        `samples`: (shard, key) of the batch. `rank`: the VM's accelerator that calculated the loss.
         """
         if math.isfinite(loss):
-            self._bad_in_a_row, self._bad_losses = 0, []
+            self._bad_losses.pop(rank, None)
             return True
-        self._bad_in_a_row += 1
-        self._bad_losses += samples
-        _log.warning("a loss of %s with samples %s", loss, ", ".join(f"{s} {k}" for s, k in samples))
-        if self._bad_in_a_row >= _BAD_LOSSES:
-            named = ", ".join(f"{key} of {shard}" for shard, key in self._bad_losses[:_NAMED_SAMPLES])
-            more = len(self._bad_losses) - _NAMED_SAMPLES
+        bad = self._bad_losses.setdefault(rank, [])
+        bad.append(samples)
+        where = f" on accelerator {rank}" if rank else ""
+        _log.warning("a loss of %s%s with samples %s", loss, where, ", ".join(f"{s} {k}" for s, k in samples))
+        if len(bad) >= _BAD_LOSSES:
+            places = [place for batch in bad for place in batch]
+            named = ", ".join(f"{key} of {shard}" for shard, key in places[:_NAMED_SAMPLES])
+            more = len(places) - _NAMED_SAMPLES
             raise TaskError(
-                f"task {self.ran}: the loss was not a finite number (now {loss}) {self._bad_in_a_row} times in a row, "
+                f"task {self.ran}: the loss{where} was not a finite number (now {loss}) {len(bad)} times in a row, "
                 f"with samples {named}{f' and {more} others (all in peer.log)' if more > 0 else ''}; "
                 f"{'set swarm.precision: bf16, ' if self.precision.name == 'fp16' else ''}"
                 "lower optimizer.lr, or correct the loss or these samples"
