@@ -26,6 +26,7 @@ from experiments.pipeline.errors import PipelineError
 from experiments.pipeline.load import pipeline_at
 from experiments.pipeline.pipeline import Item, Pipeline, describe_error
 from experiments.tasks.build import BUILT_IN, build
+from experiments.tasks.gradient_checkpointing import no_gradient_checkpointing, offers_gradient_checkpointing
 from experiments.tasks.models import VISION, build_model
 from experiments.tasks.protocol import Batch, Task, TaskError
 from experiments.wire.dht_records import MAX_METRICS, METRIC_NAME
@@ -109,12 +110,9 @@ class TaskRunner:
 
     def checkpoint_gradients(self) -> None:
         """Let the model calculate activations again in the backward pass instead of keeping them. Raises TaskError."""
-        enable = getattr(self.model, "gradient_checkpointing_enable", None)
-        if enable is None or not getattr(self.model, "supports_gradient_checkpointing", True):
-            raise TaskError(
-                f"task {self.ran}: its model, a {type(self.model).__name__}, has no gradient checkpointing "
-                "(gradient_checkpointing_enable, as models of transformers have); remove swarm.gradient_checkpointing"
-            )
+        if not offers_gradient_checkpointing(self.model):
+            raise TaskError(f"task {self.ran}: {no_gradient_checkpointing(type(self.model).__name__)}")
+        enable: Any = self.model.gradient_checkpointing_enable
         with self._explained("gradient_checkpointing_enable"):
             # the other variant gives no gradients where no input of a block requires one, as with frozen embeddings
             enable(gradient_checkpointing_kwargs={"use_reentrant": False})
