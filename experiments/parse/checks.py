@@ -236,11 +236,15 @@ def _recalculated(parts: Parts) -> Iterator[tuple[Path, str]]:
         return
     padded = parts.emulation is not None and resolved(parts.emulation, None) == PADDED
     if padded or parts.model in _DIGITS_NETWORK:
-        yield (
-            ("swarm", "gradient_checkpointing"),
-            f"the small network that is trained as {parts.model} has no gradient checkpointing; remove the key, or give a "
-            "'task' instead of 'model'",
-        )
+        trained = f"the small network that is trained as {parts.model}"
+    elif models()[parts.model].kind not in _NOT_IMAGES:
+        trained = parts.model
+    else:
+        return
+    yield (
+        ("swarm", "gradient_checkpointing"),
+        f"{trained} has no gradient checkpointing; remove the key, or give a 'task' instead of 'model'",
+    )
 
 
 def _required_scale(parts: Parts) -> float | None:

@@ -2,7 +2,8 @@
 
 Standard input: {"call", "with", "pipeline", "seed", "code_folder", "paths"}; `pipeline` is "module:NAME" or "", and
 `code_folder` and `paths` (of wheels) are put first on the module search path. Standard output: {"parameters", "shapes"} of
-the trained parameters, or {"error"} with a sentence, and "missing" (a package that orch needs) or "absent" (a module that
+the trained parameters, and "without_checkpointing", the class of the model if it has no gradient checkpointing, otherwise
+""; or {"error"} with a sentence, and "missing" (a package that orch needs) or "absent" (a module that
 the task needs) if that is the reason.
 """
 
@@ -24,6 +25,7 @@ def describe(call: str, settings: Mapping[str, Any], pipeline: str, seed: int) -
     """
     from experiments.tasks.build import build
     from experiments.tasks.errors import TaskError
+    from experiments.tasks.gradient_checkpointing import offers_gradient_checkpointing
 
     task = build(call, settings, seed)
     if pipeline:
@@ -32,7 +34,13 @@ def describe(call: str, settings: Mapping[str, Any], pipeline: str, seed: int) -
     parameters = sum(count * math.prod(shape) for shape, count in shapes.items())
     if parameters < 1:
         raise TaskError(f"task {call}: its model has no parameters to train")
-    return {"parameters": parameters, "shapes": [[list(shape), count] for shape, count in shapes.items()]}
+    return {
+        "parameters": parameters,
+        "shapes": [[list(shape), count] for shape, count in shapes.items()],
+        "without_checkpointing": ""
+        if offers_gradient_checkpointing(task.model)
+        else type(task.model).__name__,
+    }
 
 
 def _check_pipeline(path: str) -> None:

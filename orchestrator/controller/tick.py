@@ -26,6 +26,7 @@ from orchestrator.controller.records import Rows
 from orchestrator.controller.roster_file import RosterFile
 from orchestrator.controller.utilisation import Utilisation
 from orchestrator.core import events as ev
+from orchestrator.core.finished import finished, lost_vms
 from orchestrator.core.journal import replay
 from orchestrator.core.machine import Step, advance
 from orchestrator.core.observations import (
@@ -74,7 +75,8 @@ class Requests(Protocol):
     """Launch requests for slots and the monitor (see `peer_request.RunRequests`)."""
 
     last_epoch: int  # the epoch after which peers are done
-    evaluates: bool
+    evaluates: bool  # held-out data, after the last epoch
+    checkpoints: bool  # whether the peers store checkpoints
 
     def peer(self, request: ev.RequestVm, place: Place) -> LaunchRequest: ...
 
@@ -140,6 +142,8 @@ class Shell:
         )  # VMs that reported that any other VM would fail in the same way
         self._observed_at_s = self._spending_at_s = self._clock_at_s = float("-inf")
         self._goals_checked_at = -1  # `epochs_read` of the log when goals were last checked
+        self._trained_last: set[str] = set()  # VMs whose record of the last epoch is in the store
+        self._trained_last_at = (-1, 0)  # `epochs_read` of the log and the last epoch when that was read
         self._stop_wanted: tuple[str, str] | None = None
         self._unread_since_s: float | None = None  # since when no list could be read
         self._stopping_since_s: float | None = None
@@ -163,7 +167,7 @@ class Shell:
         happened += silent(self.state, swarm, now_s)
         happened += self._run_events(now_s)
         happened += self._close_unlisted(now_s)
-        step = self._advance(happened, now_s)
+        step = self._advance([*self._finished(happened, now_s), *happened], now_s)
         self._rows.journal(step.facts, now_s)  # on the disk before any instruction is executed
         if step.state.monitors_lost > self.state.monitors_lost:
             died = f"the monitor died ({step.state.monitor_cause}) and was started again"
@@ -311,6 +315,32 @@ class Shell:
         at = trained(self._store, goals, now_s, usd, self._requests.last_epoch)
         return [at] if at is not None and at.epoch < self._requests.last_epoch else []
 
+    def _finished(self, happened: Sequence[ev.Event], now_s: float) -> list[ev.Event]:
+        """Peers that were lost after the last epoch, before they could report that they are done."""
+        lost = lost_vms(happened)
+        if not lost and all(slot.state is not SlotState.WAITING for slot in self.state.slots):
+            return []
+        last = self._last_epoch()
+        if (self._tail.epochs_read, last) != self._trained_last_at:
+            self._trained_last_at = (self._tail.epochs_read, last)
+            self._trained_last = {e.vm for e in self._store.records("epochs") if e.epoch >= last}
+        if not self._trained_last:
+            return []
+        noted = (event.epoch or 0 for event in happened if isinstance(event, ev.Checkpoint))
+        stored = max((self.state.checkpoint_epoch, *noted)) >= last
+        complete = self._evaluated(last) and (stored or not self._requests.checkpoints)
+        return finished(self.state, lost, self._trained_last, complete, now_s)
+
+    def _last_epoch(self) -> int:
+        """The epoch after which the peers are done, as far as it is known."""
+        return min(self.state.last_epoch or self._requests.last_epoch, self._requests.last_epoch)
+
+    def _evaluated(self, last: int) -> bool:
+        """Whether the store has an evaluation of the last epoch, or the run makes none."""
+        if not self._requests.evaluates:
+            return True
+        return any(e.get("epoch", 0) >= last for e in self._store.meta("evaluations", []))
+
     def _write_last_epoch(self) -> None:
         """Store which goal ended the run before the planned epochs and after which one, unless it is stored already."""
         last = self.state.last_epoch
@@ -322,12 +352,11 @@ class Shell:
 
     def _all_read(self) -> bool:
         """Whether the store has the last epoch of every finished peer, and its evaluation if the run evaluates."""
-        last = min(self.state.last_epoch or self._requests.last_epoch, self._requests.last_epoch)
+        last = self._last_epoch()
         done = [s for s in self.state.slots if s.state is SlotState.DONE]
         peers = {s.ending or s.vm for s in done if s.ending or s.vm}  # `ending`: done before its preemption
         read = {e.vm for e in self._store.records("epochs") if e.epoch >= last}
-        evaluated = any(e.get("epoch", 0) >= last for e in self._store.meta("evaluations", []))
-        return peers <= read and (evaluated or not self._requests.evaluates)
+        return peers <= read and self._evaluated(last)
 
     # Instructions
 

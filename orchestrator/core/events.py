@@ -112,6 +112,15 @@ class Checkpoint:
     data_json: str  # the peer's entry
 
 
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The slot's peer, which is lost or about to be, has trained the last epoch, and the run needs no other."""
+
+    now_s: float
+    vm: str
+    slot: str
+
+
 Event = (
     Tick
     | Requested
@@ -124,6 +133,7 @@ Event = (
     | StopWanted
     | RunComplete
     | Checkpoint
+    | Finished
 )
 
 

@@ -17,6 +17,7 @@ from orchestrator.core.events import (
     EndRun,
     Event,
     Fact,
+    Finished,
     Instruction,
     Missing,
     Observed,
@@ -127,6 +128,8 @@ def _apply(work: WorkingState, event: Event, jitter: Jitter) -> Sequence[Instruc
                 _stop(work, "budget", cause)
         case Checkpoint():
             work.run = checkpoint_noted(work.run, event)
+        case Finished(slot=name):
+            _finished(work, event, name)
         case Trained():
             _trained(work, event)
         case StopWanted():
@@ -185,6 +188,13 @@ def _observed(work: WorkingState, event: Observed, jitter: Jitter) -> None:
             slot_of.lose(work, i, now_s, event.cause or "the peer failed", jitter, gone=False)
         else:
             slot_of.observe(work, i, event)
+
+
+def _finished(work: WorkingState, event: Finished, name: str) -> None:
+    cause = f"{event.vm} trained the last epoch before it was lost; a replacement would have nothing to do"
+    for i, slot in enumerate(work.slots):
+        if slot.name == name and (slot.vm == event.vm or slot.state is SlotState.WAITING):
+            slot_of.finish(work, i, event.now_s, cause)
 
 
 def _refused(work: WorkingState, event: OfferRefused, jitter: Jitter) -> None:

@@ -102,11 +102,10 @@ def _replace(work: WorkingState, i: int, slot: Slot, now_s: float, cause: str, j
         )
 
 
-def finish(work: WorkingState, i: int, now_s: float) -> None:
+def finish(work: WorkingState, i: int, now_s: float, cause: str = "the peer finished") -> None:
     """The slot's peer finished training."""
     slot = work.slots[i]
     if slot.state not in OVER:
-        cause = "the peer finished"
         work.set(
             i,
             replace(slot, state=SlotState.DONE, phase="done", since_s=now_s, confirmed=True, cause=cause),

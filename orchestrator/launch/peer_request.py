@@ -59,6 +59,7 @@ class RunRequests:
         self._spec = from_document(self._meta.document)
         self.last_epoch = self._spec.measure.warmup_epochs + self._spec.measure.epochs
         self.evaluates = self._spec.data.heldout is not None
+        self.checkpoints = self._spec.checkpoint is not None
         # emulated peers share this machine's environment, in which nothing is installed
         names = (CODE, WHEELS) if target_of(self._meta.target).rents else (CODE,)
         shipped = (folder.absolute() / name for name in names)

@@ -19,6 +19,7 @@ from experiments.parse.load import from_document, to_document
 from experiments.parse.task_files import TaskFilesError
 from experiments.schema.errors import SpecError
 from experiments.schema.models import ExperimentSpec, Task
+from experiments.tasks.gradient_checkpointing import no_gradient_checkpointing
 from experiments.tasks.settings import stored_files
 from orchestrator.launch.obstacles import Obstacle, ObstacleCode
 from orchestrator.launch.store_reads import fetch
@@ -60,8 +61,16 @@ def resolve_task(
             _keep(cache, found)
     if found is None:
         return spec, ()
+    without = found["without_checkpointing"]
+    if spec.swarm.gradient_checkpointing and without:
+        text = f"task {spec.trains}: {no_gradient_checkpointing(without)}, or choose another model"
+        return spec, (Obstacle(ObstacleCode.TASK, text),)
     document = to_document(spec)
-    document["task"]["facts"] = {**found, "sha256": sha256}
+    document["task"]["facts"] = {
+        "parameters": found["parameters"],
+        "shapes": found["shapes"],
+        "sha256": sha256,
+    }
     try:
         return from_document(document), ()
     except SpecError as error:  # rules that need the model's size
@@ -95,7 +104,11 @@ def _cached(cache: Path) -> dict[str, Any] | None:
     """The facts in the file; None if there is none, or it is damaged."""
     try:
         found = json.loads(cache.read_bytes())
-        return {"parameters": int(found["parameters"]), "shapes": found["shapes"]}
+        return {
+            "parameters": int(found["parameters"]),
+            "shapes": found["shapes"],
+            "without_checkpointing": str(found["without_checkpointing"]),
+        }
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

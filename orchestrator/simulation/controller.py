@@ -242,7 +242,7 @@ class SimRoster:
 class SimRequests:
     """Launch requests for slots and the monitor."""
 
-    evaluates = False
+    evaluates = checkpoints = False
 
     def __init__(self, spec: RunSpec, last_epoch: int) -> None:
         self._spec, self.last_epoch = spec, last_epoch

@@ -139,7 +139,7 @@ class SimCalls:
 
 class _Requests:
     last_epoch = EPOCHS
-    evaluates = False
+    evaluates = checkpoints = False
 
     def peer(self, request: ev.RequestVm, place: Place) -> LaunchRequest:
         return self._request(request.vm, place)

@@ -114,6 +114,7 @@ class World:
 class Requests:
     last_epoch = LAST
     evaluates = True
+    checkpoints = False
 
     def peer(self, request, place) -> LaunchRequest:
         return LaunchRequest(request.vm, Offer(place.location, "n1", "T4:1", True, None, ""), "p", {})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import pickle
 from dataclasses import dataclass
@@ -20,10 +21,9 @@ from experiments.tasks.protocol import Batch, TaskError
 
 @dataclass(frozen=True)
 class Accumulate:
-    """Add the gradients of a batch. `samples`: (shard, key) of each."""
+    """Add the gradients of a batch if its loss is finite. The peer checks the losses of all ranks."""
 
     batch: Batch
-    samples: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True)
@@ -89,10 +89,10 @@ def threads_of_rank(ranks: int) -> int:
 
 def _carry_out(order: Order, task: TaskRunner, group: RankGroup, coalesce: int, answers: Any) -> None:
     match order:
-        case Accumulate(batch, samples):
+        case Accumulate(batch):
             loss = task.loss(task.move(batch))
             value = float(loss.detach())
-            if task.check_loss(value, samples):
+            if math.isfinite(value):
                 task.backward(loss / coalesce)
             task.wait()
             answers.put(Accumulated(value, task.precision.dropped))

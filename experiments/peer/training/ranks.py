@@ -61,6 +61,7 @@ class Ranks:
         The processes end with the calling thread. Raises TaskError, WorkerEndedError.
         """
         self._task = task
+        self._samples: Sequence[Sequence[tuple[str, str]]] = ()  # of the batches that the ranks have
         self._dropped: dict[
             int, int
         ] = {}  # by rank: steps whose gradients were not finite and were dropped (fp16)
@@ -87,17 +88,25 @@ class Ranks:
         _log.info("%d accelerators of this VM train together", config.ranks)
 
     def accumulate(self, batches: Sequence[Batch], samples: Sequence[Sequence[tuple[str, str]]]) -> None:
-        """Let each of the other ranks add the gradients of its batch; returns at once. Raises TaskError."""
-        for rank, batch, places in zip(self._ranks, batches, samples, strict=True):
-            _send(rank, Accumulate(batch, tuple(places)))
+        """Let each of the other ranks add the gradients of its batch; returns at once. Raises TaskError.
+
+        `samples`: (shard, key) of each sample of these batches.
+        """
+        self._samples = samples
+        for rank, batch in zip(self._ranks, batches, strict=True):
+            _send(rank, Accumulate(batch))
 
     def losses(self, stop: threading.Event) -> list[float] | None:
-        """Wait for the batches of the last `accumulate`. None if `stop` was set meanwhile. Raises TaskError, WorkerEndedError."""
+        """Wait for the batches of the last `accumulate`. None if `stop` was set meanwhile.
+
+        Raises WorkerEndedError, and TaskError, also for too many losses that are not finite.
+        """
         found: list[float] = []
-        for rank in self._ranks:
+        for rank, samples in zip(self._ranks, self._samples, strict=True):
             answer = self._answer(rank, Accumulated, stop)
             if answer is None:
                 return None
+            self._task.check_loss(answer.loss, samples, rank.number)
             found.append(answer.loss)
             self._dropped[rank.number] = answer.dropped
         self._task.precision.others_dropped(sum(self._dropped.values()))

@@ -26,6 +26,7 @@ from experiments.pipeline.errors import PipelineError
 from experiments.pipeline.load import pipeline_at
 from experiments.pipeline.pipeline import Item, Pipeline, describe_error
 from experiments.tasks.build import BUILT_IN, build
+from experiments.tasks.gradient_checkpointing import no_gradient_checkpointing, offers_gradient_checkpointing
 from experiments.tasks.models import VISION, build_model
 from experiments.tasks.protocol import Batch, Task, TaskError
 from experiments.wire.dht_records import MAX_METRICS, METRIC_NAME
@@ -69,8 +70,9 @@ class TaskRunner:
         self.heldout_pipeline: Pipeline = pipeline or getattr(task, "heldout_pipeline", None) or task.pipeline
         self._task, self._batch_size = task, batch_size
         self.ballast = ballast or nn.ParameterList()
-        self._bad_losses: list[tuple[str, str]] = []  # samples of the last bad losses
-        self._bad_in_a_row = 0
+        self._bad_losses: dict[
+            int, list[Sequence[tuple[str, str]]]
+        ] = {}  # by rank: samples of the last bad ones
         with self._explained("the model"):
             self.model = task.model.to(device).train()
         self._trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
@@ -108,12 +110,9 @@ class TaskRunner:
 
     def checkpoint_gradients(self) -> None:
         """Let the model calculate activations again in the backward pass instead of keeping them. Raises TaskError."""
-        enable = getattr(self.model, "gradient_checkpointing_enable", None)
-        if enable is None or not getattr(self.model, "supports_gradient_checkpointing", True):
-            raise TaskError(
-                f"task {self.ran}: its model, a {type(self.model).__name__}, has no gradient checkpointing "
-                "(gradient_checkpointing_enable, as models of transformers have); remove swarm.gradient_checkpointing"
-            )
+        if not offers_gradient_checkpointing(self.model):
+            raise TaskError(f"task {self.ran}: {no_gradient_checkpointing(type(self.model).__name__)}")
+        enable: Any = self.model.gradient_checkpointing_enable
         with self._explained("gradient_checkpointing_enable"):
             # the other variant gives no gradients where no input of a block requires one, as with frozen embeddings
             enable(gradient_checkpointing_kwargs={"use_reentrant": False})
@@ -168,22 +167,24 @@ class TaskRunner:
         with self._explained("the backward pass"):
             return self.precision.backward(loss, self._trained)
 
-    def check_loss(self, loss: float, samples: Sequence[tuple[str, str]]) -> bool:
-        """Whether the loss is finite. Raises TaskError after `_BAD_LOSSES` in a row that are not.
+    def check_loss(self, loss: float, samples: Sequence[tuple[str, str]], rank: int = 0) -> bool:
+        """Whether the loss is finite. Raises TaskError after `_BAD_LOSSES` in a row of one rank that are not.
 
-        `samples`: (shard, key) of the batch.
+        `samples`: (shard, key) of the batch. `rank`: the VM's accelerator that calculated the loss.
         """
         if math.isfinite(loss):
-            self._bad_in_a_row, self._bad_losses = 0, []
+            self._bad_losses.pop(rank, None)
             return True
-        self._bad_in_a_row += 1
-        self._bad_losses += samples
-        _log.warning("a loss of %s with samples %s", loss, ", ".join(f"{s} {k}" for s, k in samples))
-        if self._bad_in_a_row >= _BAD_LOSSES:
-            named = ", ".join(f"{key} of {shard}" for shard, key in self._bad_losses[:_NAMED_SAMPLES])
-            more = len(self._bad_losses) - _NAMED_SAMPLES
+        bad = self._bad_losses.setdefault(rank, [])
+        bad.append(samples)
+        where = f" on accelerator {rank}" if rank else ""
+        _log.warning("a loss of %s%s with samples %s", loss, where, ", ".join(f"{s} {k}" for s, k in samples))
+        if len(bad) >= _BAD_LOSSES:
+            places = [place for batch in bad for place in batch]
+            named = ", ".join(f"{key} of {shard}" for shard, key in places[:_NAMED_SAMPLES])
+            more = len(places) - _NAMED_SAMPLES
             raise TaskError(
-                f"task {self.ran}: the loss was not a finite number (now {loss}) {self._bad_in_a_row} times in a row, "
+                f"task {self.ran}: the loss{where} was not a finite number (now {loss}) {len(bad)} times in a row, "
                 f"with samples {named}{f' and {more} others (all in peer.log)' if more > 0 else ''}; "
                 f"{'set swarm.precision: bf16, ' if self.precision.name == 'fp16' else ''}"
                 "lower optimizer.lr, or correct the loss or these samples"

@@ -6,6 +6,7 @@ from typing import get_args
 
 import pytest
 
+from experiments import catalog
 from experiments.learning_rate import KINDS, RateSchedule
 from experiments.parse import SpecError, checks, library, load
 from experiments.schema import models as schema
@@ -57,7 +58,20 @@ def test_the_network_of_the_digits_has_no_gradient_checkpointing(emulation: str)
     assert text.startswith(
         "swarm.gradient_checkpointing: the small network that is trained as digits has no gradient "
     )
-    load("geo-b2", ["swarm.gradient_checkpointing=true", "emulation=null"])  # a model of transformers
+
+
+def test_no_model_for_images_has_gradient_checkpointing() -> None:
+    torch = pytest.importorskip("torch")
+    built = pytest.importorskip("experiments.tasks.models")
+    offers = pytest.importorskip("experiments.tasks.gradient_checkpointing").offers_gradient_checkpointing
+    assert {name for name, model in catalog.models().items() if model.kind == "vision"} == set(built.VISION)
+    for name in built.VISION:
+        with torch.device("meta"):
+            assert not offers(built.build_model(name, 0))
+    text = one_problem("swarm.gradient_checkpointing=true", "model=ResNet50", "emulation=null")
+    assert text.startswith(
+        "swarm.gradient_checkpointing: ResNet50 has no gradient checkpointing; remove the key"
+    )
 
 
 def test_the_models_that_are_the_network_of_the_digits() -> None:

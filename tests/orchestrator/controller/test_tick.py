@@ -96,6 +96,28 @@ def test_a_preempted_peer_is_replaced_and_both_are_billed(world):
         assert [p["preemptions"] for p in view["peers"]] == [0, 1]
 
 
+def test_a_peer_killed_after_the_last_epoch_is_not_replaced(world):
+    """Its record and evaluation were read before it could report that it is done."""
+    with RunStore.open_writer(world.folder / "run.db") as store:
+        controller = shell(world, store)
+        while not all(slot.state is SlotState.TRAINING for slot in controller.state.slots):
+            controller.tick()
+            world.now_s += 1.0
+        world.monitor_reads("r-b-0")
+        controller.tick()
+        world.preempt_at_s = world.now_s = world.now_s + 1.0
+        run(world, controller)
+        assert {r.vm: r.end_cause for r in store.records("vms")} == {
+            "r-a-0": "terminated",
+            "r-b-0": "preempted",
+        }
+        assert store.meta("status") == "done"
+        told = " ".join(story(store.records("events"), "b"))
+        assert (
+            "r-b-0 trained the last epoch before it was lost; a replacement would have nothing to do" in told
+        )
+
+
 def test_a_swarm_that_lost_all_peers_counts_from_epoch_1_again(world):
     with RunStore.open_writer(world.folder / "run.db") as store:
         controller = shell(world, store)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from peer_rig import serve_folder
 from pure_wheel import wheel
-from task_rig import SENTENCES, write_tokenizer
+from task_rig import SENTENCES, SMALL_RESNET, SMALL_VIT, write_tokenizer
 
 from cloud.provider import LaunchRequest
 from cloud.storage.errors import StoreUnreachableError
@@ -63,7 +63,16 @@ def described(monkeypatch: pytest.MonkeyPatch) -> list[Mapping[str, Any]]:
     def answer(*_: Any, input: str, **__: Any) -> subprocess.CompletedProcess[str]:
         asked.append(json.loads(input))
         return subprocess.CompletedProcess(
-            [], 0, json.dumps({"parameters": PARAMETERS, "shapes": [[[PARAMETERS], 1]]}), ""
+            [],
+            0,
+            json.dumps(
+                {
+                    "parameters": PARAMETERS,
+                    "shapes": [[[PARAMETERS], 1]],
+                    "without_checkpointing": "Sequential",
+                }
+            ),
+            "",
         )
 
     monkeypatch.setattr(task_facts.subprocess, "run", answer)
@@ -145,6 +154,31 @@ def test_an_error_in_the_users_code_names_her_file_and_line(file: Path, tmp_path
     assert plan.document["task"]["parameters"] is None
     assert not plan.document["launchable"]
     assert not (tmp_path / "home").exists(), "failures are not kept"
+
+
+def test_a_model_without_gradient_checkpointing_is_refused_before_vms_are_rented(file: Path, tmp_path: Path):
+    home, changes = tmp_path / "home", ("swarm.gradient_checkpointing=true",)
+    assert resolve_task(read(file), home)[1] == ()
+    for _ in range(2):  # with the kept facts, and the second time without any
+        plan = planned(file, home, *changes, *RENTED, on="sky")
+        (text,) = [o.text for o in plan.obstacles if o.code == "task"]
+        assert text.startswith("task my_task:build: its model, a Sequential, has no gradient checkpointing ")
+        assert "remove swarm.gradient_checkpointing" in text
+        for kept in (home / "tasks").glob("*"):
+            kept.unlink()
+
+
+@pytest.mark.parametrize(("config", "refused"), [(SMALL_RESNET, True), (SMALL_VIT, False)])
+def test_gradient_checkpointing_of_image_classification(
+    file: Path, tmp_path: Path, config: dict[str, Any], refused: bool
+):
+    (file.parent / "config.json").write_text(json.dumps(config))
+    task = f"task={{name: image-classification, with: {{classes: 10, config: {file.parent}/config.json}}}}"
+    _, obstacles = resolve_task(read(file, task, "swarm.gradient_checkpointing=true"), tmp_path / "home")
+    texts = [o.text for o in obstacles]
+    assert [t.startswith("task image-classification: its model, a ResNetForImage") for t in texts] == [
+        True
+    ] * refused
 
 
 def _line(file: Path, text: str) -> int:

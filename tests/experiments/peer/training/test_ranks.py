@@ -112,6 +112,32 @@ def test_steps_that_others_dropped_are_counted(pair: tuple[TaskRunner, Ranks]) -
     assert [text.split("gradients of ")[1].split()[0] for text in told] == ["2", "3"]
 
 
+def test_losses_that_are_not_finite_name_the_samples_of_their_rank(
+    pair: tuple[TaskRunner, Ranks], caplog: pytest.LogCaptureFixture
+) -> None:
+    """They are logged and counted in the peer, by rank, and add no gradient."""
+    task, ranks = pair
+    good, _ = batches()
+    bad = (torch.full((4, 64), float("nan")), good[1])
+    for _ in range(2):
+        losses = accumulate(task, ranks, good, bad)
+        assert task.check_loss(losses[0], PLACES[0])  # rank 0's does not reset the count of rank 1
+    own = gradients(task)
+    assert "a loss of nan on accelerator 1 with samples s3://b/0.tar 0, s3://b/0.tar 1" in caplog.text
+    ranks.average_gradients()
+    assert all(torch.equal(before / 2, after) for before, after in zip(own, gradients(task), strict=True))
+    ranks.accumulate([bad], PLACES)
+    with pytest.raises(
+        TaskError,
+        match=r"the loss on accelerator 1 was not .* 3 times in a row, with samples 0 of s3://b/0\.tar",
+    ):
+        ranks.losses(threading.Event())
+    accumulate(task, ranks, good, good)  # a good one resets it
+    accumulate(task, ranks, good, bad)
+    task.model.zero_grad(set_to_none=False)
+    ranks.copy_model(drop_gradients=True)
+
+
 def test_what_ends_a_rank_ends_the_peer(pair: tuple[TaskRunner, Ranks]) -> None:
     """Last: the rank is gone after it."""
     _, ranks = pair
