@@ -49,11 +49,21 @@ _SPEC = RunSpec(
 _LAST = 3
 _PROGRESS_PERIOD_S = 30.0
 _LIMIT_S = 5000.0  # a run that takes longer hangs
-_FILES = ("status.json", "steps.csv", "egress.csv", "utilisation.csv", "peer.log", "setup.log", "job.json")
+_FILES = (
+    "status.json",
+    "steps.csv",
+    "egress.csv",
+    "utilisation.csv",
+    "coverage.csv",
+    "peer.log",
+    "setup.log",
+    "job.json",
+)
 _STEPS = (
     "step,epoch,began_s,wall_s,load_s,move_s,forward_s,backward_s,optimizer_local_s,optimizer_sync_s,other_s,samples\n"
     "1,1,5.0,1.0,0.1,0.0,0.3,0.5,0.0,0.0,0.1,32\n"
 )
+_COVERAGE = "vm,number,what,pass_number,shard,first,end\nx,0,used,0,0,0,64\nx,1,end,0,0,0,0\n"
 _UTILISATION = "began_s,wall_s,readings,scope,cores,cpu_mean\n5.0,10.0,10,vm,4,0.5\n"
 _PEER = "12D3KooWGRUuQZfcDrL1q9qLQCpkW6hQ4gCvQ5FBCZ1gY3iR8dNm"
 _TOKENS = ("9" * 5000, "NaN", "-Infinity", "\\ud800")
@@ -120,6 +130,7 @@ class HostileCloud:
         to = self._folder / "vms" / vm
         files = {
             "steps.csv": _STEPS.encode(), "egress.csv": _egress(vm), "utilisation.csv": _UTILISATION.encode(),
+            "coverage.csv": _COVERAGE.encode(),
             "peer.log": b"a line\n",
         }  # fmt: skip
         if self._is_hostile(vm):
@@ -161,6 +172,7 @@ class HostileCloud:
             "phase": phase, "at_s": self.now_s, "maddr": f"/ip4/10.0.0.1/tcp/31337/p2p/{_PEER}" if for_s >= 2 else None,
             "peer_id": _PEER, "epoch": 1, "error": None, "hopeless": False, "notice_at_s": None, "join": None, "warnings": [],
             "utilisation": [{"began_s": self.now_s, "wall_s": 10.0, "readings": 10, "scope": "vm", "cores": 4, "cpu_mean": 0.5}],
+            "coverage": [[0, "used", 0, 0, 0, 64], [1, "size", 0, 0, 0, 64]],
         }  # fmt: skip
         return json.dumps(job), json.dumps(status)
 
