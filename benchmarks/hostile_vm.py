@@ -33,6 +33,7 @@ from cloud.provider import LaunchRequest, Observed, Offer, Owned, is_monitor
 from cloud.sky.records import VmRecord
 from cloud.sky.state import Listed, after_peek, after_skew, observed, parse_peek, skew_of
 from cloud.sky.vm.ssh import unpack
+from metrics.coverage import coverage_of
 from metrics.records import EventRecord
 from metrics.store.database import RunStore
 from orchestrator.controller.calls import InlineCalls
@@ -274,6 +275,7 @@ def run_one(folder: Path, seed: int, hostile: str = "a") -> tuple[Outcome, list[
             "events",
             [EventRecord(0, cloud.now_s, fact.kind, "", -1, "", "", "", fact.cause, fact.data_json)],
         )
+        store.set_meta("training_shards", 1)
         wrong: list[str] = []
         try:
             shell = Shell(
@@ -298,6 +300,11 @@ def run_one(folder: Path, seed: int, hostile: str = "a") -> tuple[Outcome, list[
         ]
         other += [("steps", s.vm, s.step, s.wall_s) for s in store.records("steps") if s.vm == "r-b-0"]
         other += [("egress", e.vm, e.phase, e.bytes) for e in store.records("egress") if e.vm == "r-b-0"]
+        rows, vms = store.records("coverage"), store.records("vms")
+        other += [("coverage", row.what, row.first, row.end) for row in rows if row.vm == "r-b-0"]
+        covered = coverage_of(rows, 1, vms, [row.vm for row in vms])
+        if covered is None or any(one.samples not in (64, None) for one in covered.passes):
+            wrong.append(f"coverage {covered}")
     cloud.swarm.close()
     drawn = cloud.corruptions + cloud.swarm.corruptions
     return Outcome(drawn, cloud.swarm.corruptions, wrong + cloud.swarm.wrong), other

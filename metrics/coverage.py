@@ -11,13 +11,15 @@ is what all of them used under its number.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import asdict, dataclass
 from itertools import pairwise
+from operator import attrgetter
 from typing import Any
 
 from metrics.records import COVERAGE_END, COVERAGE_SIZE, COVERAGE_USED, CoverageRecord, VmRecord
 
 MAX_PASSES = 1000  # listed, the first ones: reports come from VMs
+_IN_ORDER = attrgetter(*CoverageRecord.__slots__)
 _Interval = tuple[int, int]  # from, up to before
 _Place = tuple[int, int]  # pass, shard
 
@@ -138,7 +140,7 @@ def coverage_of(
     Returns None, unknown, without any report. A VM that has not ended is not behind: its reports are taken as they are.
     """
     by_vm: dict[str, dict[int, CoverageRecord]] = {}
-    for row in sorted(rows, key=astuple):  # two rows of one number: the same one, whatever their order
+    for row in sorted(rows, key=_IN_ORDER):  # two rows of one number: the same one, whatever their order
         by_vm.setdefault(row.vm, {}).setdefault(row.number, row)
     if not by_vm or not shards:
         return None

@@ -5,11 +5,11 @@ from __future__ import annotations
 import csv
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import astuple, fields
+from dataclasses import astuple, fields, replace
 from pathlib import Path
 from typing import Any
 
-from experiments.peer.training.loader import Span, add_span
+from experiments.peer.training.loader import Span
 from experiments.wire.coverage import IN_STATUS, MAX_ROWS, to_json
 from metrics.records import COVERAGE_END, COVERAGE_SIZE, COVERAGE_USED, CoverageRecord
 
@@ -37,7 +37,15 @@ class CoverageLog:
     def used(self, spans: Iterable[Span]) -> None:
         """Add the samples of a batch whose accelerator steps have ended. They are written with the next `report`."""
         for span in spans:
-            add_span(self._pending, span)
+            last = self._pending[-1] if self._pending else None
+            if last is not None and (last.pass_number, last.shard, last.end) == (
+                span.pass_number,
+                span.shard,
+                span.first,
+            ):
+                self._pending[-1] = replace(last, end=span.end)
+            else:
+                self._pending.append(span)
 
     def report(self) -> list[list[Any]]:
         """Write what was used since the last report. Returns the newest rows, as in status.json."""

@@ -49,16 +49,6 @@ class Loaded:
         return self.samples[rank * each : (rank + 1) * each]
 
 
-def add_span(spans: list[Span], new: Span) -> None:
-    """Append a span, or extend the last one if it goes on there."""
-    if spans:
-        last = spans[-1]
-        if (last.pass_number, last.shard, last.end) == (new.pass_number, new.shard, new.first):
-            spans[-1] = Span(last.pass_number, last.shard, last.first, new.end)
-            return
-    spans.append(new)
-
-
 class TaskSource:
     """Batches from a share of the shards (initially `shards`), in an order determined by the seed.
 
@@ -98,7 +88,7 @@ class TaskSource:
         """
         items: list[Item] = []
         places: list[tuple[str, str]] = []
-        spans: list[Span] = []
+        spans: list[tuple[int, str, list[int]]] = []  # pass, shard, first and end
         while len(items) < samples:
             found = self._next()
             shard, key, at = self._deliver(found.number)
@@ -108,12 +98,21 @@ class TaskSource:
             self._bad_samples.good(at.epoch)
             items.append(found.result)
             places.append((shard, key))
-            add_span(spans, Span(at.epoch, shard, at.samples - 1, at.samples))
+            if spans and spans[-1][2][1] == at.samples - 1 and spans[-1][:2] == (at.epoch, shard):
+                spans[-1][2][1] = at.samples
+            else:
+                spans.append((at.epoch, shard, [at.samples - 1, at.samples]))
         self._bad_samples.report()
         each = samples // (1 + self._others)
         parts = [items[first : first + each] for first in range(0, samples, each)]
         others = tuple(map(self._collate_to_send, parts[1:]))
-        return Loaded(self._collate(parts[0]), tuple(places), self._cursor, others, tuple(spans))
+        return Loaded(
+            self._collate(parts[0]),
+            tuple(places),
+            self._cursor,
+            others,
+            tuple(Span(p, s, a, b) for p, s, (a, b) in spans),
+        )
 
     def shard_samples(self) -> Mapping[str, int]:
         """Number of samples, bad ones included, of each shard that has been read to its end. Thread-safe."""
