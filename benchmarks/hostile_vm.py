@@ -33,6 +33,7 @@ from cloud.provider import LaunchRequest, Observed, Offer, Owned, is_monitor
 from cloud.sky.records import VmRecord
 from cloud.sky.state import Listed, after_peek, after_skew, observed, parse_peek, skew_of
 from cloud.sky.vm.ssh import unpack
+from metrics.coverage import coverage_of
 from metrics.records import EventRecord
 from metrics.store.database import RunStore
 from orchestrator.controller.calls import InlineCalls
@@ -49,11 +50,21 @@ _SPEC = RunSpec(
 _LAST = 3
 _PROGRESS_PERIOD_S = 30.0
 _LIMIT_S = 5000.0  # a run that takes longer hangs
-_FILES = ("status.json", "steps.csv", "egress.csv", "utilisation.csv", "peer.log", "setup.log", "job.json")
+_FILES = (
+    "status.json",
+    "steps.csv",
+    "egress.csv",
+    "utilisation.csv",
+    "coverage.csv",
+    "peer.log",
+    "setup.log",
+    "job.json",
+)
 _STEPS = (
     "step,epoch,began_s,wall_s,load_s,move_s,forward_s,backward_s,optimizer_local_s,optimizer_sync_s,other_s,samples\n"
     "1,1,5.0,1.0,0.1,0.0,0.3,0.5,0.0,0.0,0.1,32\n"
 )
+_COVERAGE = "vm,number,what,pass_number,shard,first,end\nx,0,used,0,0,0,64\nx,1,end,0,0,0,0\n"
 _UTILISATION = "began_s,wall_s,readings,scope,cores,cpu_mean\n5.0,10.0,10,vm,4,0.5\n"
 _PEER = "12D3KooWGRUuQZfcDrL1q9qLQCpkW6hQ4gCvQ5FBCZ1gY3iR8dNm"
 _TOKENS = ("9" * 5000, "NaN", "-Infinity", "\\ud800")
@@ -120,6 +131,7 @@ class HostileCloud:
         to = self._folder / "vms" / vm
         files = {
             "steps.csv": _STEPS.encode(), "egress.csv": _egress(vm), "utilisation.csv": _UTILISATION.encode(),
+            "coverage.csv": _COVERAGE.encode(),
             "peer.log": b"a line\n",
         }  # fmt: skip
         if self._is_hostile(vm):
@@ -161,6 +173,7 @@ class HostileCloud:
             "phase": phase, "at_s": self.now_s, "maddr": f"/ip4/10.0.0.1/tcp/31337/p2p/{_PEER}" if for_s >= 2 else None,
             "peer_id": _PEER, "epoch": 1, "error": None, "hopeless": False, "notice_at_s": None, "join": None, "warnings": [],
             "utilisation": [{"began_s": self.now_s, "wall_s": 10.0, "readings": 10, "scope": "vm", "cores": 4, "cpu_mean": 0.5}],
+            "coverage": [[0, "used", 0, 0, 0, 64], [1, "size", 0, 0, 0, 64]],
         }  # fmt: skip
         return json.dumps(job), json.dumps(status)
 
@@ -262,6 +275,7 @@ def run_one(folder: Path, seed: int, hostile: str = "a") -> tuple[Outcome, list[
             "events",
             [EventRecord(0, cloud.now_s, fact.kind, "", -1, "", "", "", fact.cause, fact.data_json)],
         )
+        store.set_meta("training_shards", 1)
         wrong: list[str] = []
         try:
             shell = Shell(
@@ -286,6 +300,11 @@ def run_one(folder: Path, seed: int, hostile: str = "a") -> tuple[Outcome, list[
         ]
         other += [("steps", s.vm, s.step, s.wall_s) for s in store.records("steps") if s.vm == "r-b-0"]
         other += [("egress", e.vm, e.phase, e.bytes) for e in store.records("egress") if e.vm == "r-b-0"]
+        rows, vms = store.records("coverage"), store.records("vms")
+        other += [("coverage", row.what, row.first, row.end) for row in rows if row.vm == "r-b-0"]
+        covered = coverage_of(rows, 1, vms, [row.vm for row in vms])
+        if covered is None or any(one.samples not in (64, None) for one in covered.passes):
+            wrong.append(f"coverage {covered}")
     cloud.swarm.close()
     drawn = cloud.corruptions + cloud.swarm.corruptions
     return Outcome(drawn, cloud.swarm.corruptions, wrong + cloud.swarm.wrong), other

@@ -107,6 +107,10 @@ def _flag(value: Any) -> bool:
     return isinstance(value, bool)
 
 
+def _list(value: Any) -> bool:
+    return isinstance(value, list)
+
+
 def _object(value: Any) -> bool:
     return isinstance(value, dict)
 
@@ -119,7 +123,7 @@ def is_maddr(value: Any) -> bool:
 _STATUS: Mapping[str, Callable[[Any], bool]] = {
     "phase": _text, "maddr": is_maddr, "peer_id": _text, "error": _text, "hopeless": _flag, "notice_at_s": _number,
     "epoch": _count, "at_s": _number, "parameters_sha": _text, "join": _object,
-    "bad_samples": _object, "data_position": _object, "utilisation": lambda value: isinstance(value, list),
+    "bad_samples": _object, "data_position": _object, "utilisation": _list, "coverage": _list,
     "warnings": lambda value: isinstance(value, list) and all(map(_text, value)),
 }  # fmt: skip
 _JOB: Mapping[str, Callable[[Any], bool]] = {

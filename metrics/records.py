@@ -16,10 +16,14 @@ __all__ = [
     "CHECKPOINT_FAILED",
     "CHECKPOINT_RESTORED",
     "CHECKPOINT_STORED",
+    "COVERAGE_END",
+    "COVERAGE_SIZE",
+    "COVERAGE_USED",
     "OUT_OF_SYNC",
     "PHASES",
     "SWARM_LOST",
     "TABLES",
+    "CoverageRecord",
     "EgressRecord",
     "EpochRecord",
     "EventRecord",
@@ -46,6 +50,8 @@ SWARM_LOST = "swarm_lost"
 CHECKPOINT_STORED, CHECKPOINT_RESTORED = "checkpoint_stored", "checkpoint_restored"
 CHECKPOINT_FAILED = "checkpoint_failed"
 CHECKPOINTS = (CHECKPOINT_STORED, CHECKPOINT_RESTORED, CHECKPOINT_FAILED)
+# CoverageRecord.what
+COVERAGE_USED, COVERAGE_SIZE, COVERAGE_END = "used", "size", "end"
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,6 +275,24 @@ class UtilisationRecord:
     gpu_memory_total_bytes: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class CoverageRecord:
+    """Samples of the training data that a peer used, counted as in `metrics.coverage`. Raw.
+
+    `what`: "used": samples `first` up to before `end` of `shard`, in the reading order of pass `pass_number` (the same on
+    every peer), were handed to accelerator steps that ended. "size": `shard` contains `end` samples. "end": the peer used
+    nothing after its earlier reports. Fields that a kind does not need are 0.
+    """
+
+    vm: str
+    number: int  # of the VM's reports, from 0 without gaps
+    what: str
+    pass_number: int  # over the slot's share, from 0
+    shard: int  # in the sorted list of the experiment's shards, from 0
+    first: int
+    end: int
+
+
 TABLES = {
     "events": EventRecord,
     "vms": VmRecord,
@@ -280,4 +304,5 @@ TABLES = {
     "swarm_epochs": SwarmEpochRecord,
     "joins": JoinRecord,
     "utilisation": UtilisationRecord,
+    "coverage": CoverageRecord,
 }

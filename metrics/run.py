@@ -16,6 +16,7 @@ from metrics.cost.bill import ledger
 from metrics.cost.ledger import Ledger, Terms
 from metrics.cost.lost_work import LostWork, lost_work
 from metrics.cost.preemptions import Preemptions, preemptions
+from metrics.coverage import Coverage, coverage_of
 from metrics.epochs.restarts import training
 from metrics.epochs.scaling import Scales, full_scale_epochs, full_scale_ingress_bytes
 from metrics.epochs.throughput import SwarmEpoch, swarm_epochs, throughput_epoch_mean
@@ -26,6 +27,7 @@ from metrics.learning_curve import LearningCurve, Spending, Target, learning_cur
 from metrics.logged_rates import LoggedRate, paper_throughput
 from metrics.records import (
     SWARM_LOST,
+    CoverageRecord,
     EgressRecord,
     EpochRecord,
     EventRecord,
@@ -86,6 +88,7 @@ class RunNumbers:
     lost_work: tuple[LostWork, ...]  # by loss of all peers; part of the bill, not of the other figures
     discarded_epochs: int  # the epochs of lost_work
     utilisation: tuple[UtilisationRecord, ...]  # by VM and time
+    coverage_rows: tuple[CoverageRecord, ...]
     discarded_by_vm: Mapping[str, int]  # the same, per VM that took part in them
     checkpoints: Checkpoints
     lost_s: tuple[float, ...]  # unix: when every peer that trained was lost, from the journal
@@ -181,6 +184,7 @@ class RunNumbers:
             discarded_by_vm=Counter(vm for vm, _ in {(r.vm, r.epoch) for r in trained.lost}),
             checkpoints=stored,
             utilisation=tuple(sorted(store.records("utilisation"), key=lambda r: (r.vm, r.began_s))),
+            coverage_rows=tuple(store.records("coverage")),
             lost_s=tuple(event.at_s for event in events if event.kind == SWARM_LOST),
             logged_rates=_logged_rates(meta.logs.epoch_rates, watched),
             spending=Spending(
@@ -202,6 +206,13 @@ class RunNumbers:
     def curve(self) -> LearningCurve:
         """The held-out figures over samples, time and dollars."""
         return learning_curve(self.evaluations, self.raw, self.study, self.spending, self.meta.start_epoch)
+
+    @cached_property
+    def coverage(self) -> Coverage | None:
+        """How often each sample was used, raw. None: unknown, as in runs of before these reports."""
+        trained = {peer.vm for epoch in self.raw for peer in epoch.peers if peer.samples > 0}
+        trained |= set(self.spending.trained_s)
+        return coverage_of(self.coverage_rows, self.meta.training_shards, self.vms, trained)
 
     @property
     def target(self) -> Target | None:

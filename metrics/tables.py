@@ -236,5 +236,14 @@ def utilisation(store: Records | RunNumbers) -> list[dict[str, Any]]:
     ]
 
 
+def coverage(store: Records | RunNumbers) -> list[dict[str, Any]]:
+    """Return one row per pass over the training data (see `metrics.coverage.PassCoverage`), as measured.
+
+    Columns: pass (from 1), samples (None: unknown), counted, once, more, never, unknown, unsized_shards. Empty: unknown.
+    """
+    found = _run(store).coverage
+    return [] if found is None else [one.to_json() for one in found.passes]
+
+
 def _run(store: Records | RunNumbers) -> RunNumbers:
     return store if isinstance(store, RunNumbers) else RunNumbers.of(store)

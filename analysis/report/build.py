@@ -159,6 +159,17 @@ def _page(
                 + "</details>",
             )
         )
+    if (covered := run.coverage) is not None:
+        rows = tables.coverage(run)
+        files.table("coverage", rows)
+        sections.append(
+            Section(
+                "Coverage of the training data",
+                content.coverage_lead(covered),
+                html=table(content.coverage_table(covered), "Coverage", text=[])
+                + '<p class="soft">Download the numbers: <a href="coverage.csv">CSV</a>.</p>',
+            )
+        )
     if joined := tables.joins(run):
         files.table("joins", joined)
         sections.append(

@@ -8,6 +8,7 @@ from typing import Any
 
 from analysis.report.page import Card
 from cloud.targets import target_of
+from metrics.coverage import Coverage
 from metrics.events.evaluation import LOWER_IS_BETTER, accuracy_words, evaluation_words, figure_words
 from metrics.figures import FIGURES, PAPER, Figure, headlines
 from metrics.host_load import describe_host
@@ -361,6 +362,52 @@ def utilisation_lead(run: RunNumbers) -> str:
         f"Read once a second: lines are means of a group's VMs, dots the highest second of one of them. {own}.{raw} "
         "Network bytes are those of the VM's interface, the object store's data included."
     )
+
+
+_SHOWN_PASSES = 10  # at each end
+
+
+def coverage_lead(covered: Coverage) -> str:
+    """Return the sentences of the section: what counts, the newest pass's counts, and what is not known."""
+    said = [
+        "How often each sample was handed to an accelerator step that ended, as measured, by pass over the data. Peers "
+        "can be in different passes."
+    ]
+    said += [f"{one.sentence[0].upper()}{one.sentence[1:]}." for one in covered.passes[:3]]
+    if covered.open_vms:
+        said.append(
+            f"{few(covered.open_vms, between=', ')} ended without a last report: the rest of the shard that it was in is "
+            "unknown if nobody else used it more than once, and it may have begun the next ones."
+        )
+    if covered.incomplete_vms:
+        said.append(f"Reports of {few(covered.incomplete_vms, between=', ')} are missing: it used more.")
+    if covered.silent_vms:
+        said.append(f"{few(covered.silent_vms, between=', ')} trained, but reported nothing.")
+    said += [
+        f"{one.replaced_by} replaced {one.vm}: it repeated {one.repeated_samples:,} samples"
+        + (f" and left out {one.skipped_samples:,}." if one.skipped_samples else ".")
+        for one in covered.handovers[:_SHOWN_PASSES]
+    ]
+    return " ".join(said)
+
+
+def coverage_table(covered: Coverage) -> list[dict[str, Any]]:
+    """Return the first and the last passes; empty: unknown."""
+    shown = covered.passes
+    if len(shown) > 2 * _SHOWN_PASSES:
+        shown = (*shown[:_SHOWN_PASSES], *shown[-_SHOWN_PASSES:])
+    return [
+        {
+            "pass": one.number,
+            "samples": "unknown" if one.samples is None else f"{one.samples:,}",
+            "once": f"{one.once:,}",
+            "twice or more": f"{one.more:,}",
+            "not (yet)": f"{one.never:,}",
+            "unknown": f"{one.unknown:,}",
+            "shards of unknown size": f"{one.unsized_shards:,}",
+        }
+        for one in shown
+    ]
 
 
 def learning_rows(run: RunNumbers, records: Sequence[EpochRecord]) -> list[dict[str, Any]]:

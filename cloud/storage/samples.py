@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import tarfile
 import threading
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, BinaryIO, cast
@@ -83,6 +83,12 @@ class SampleReader:
         self._shards: frozenset[str] = frozenset()
         self.set_shards(shards)
         self._samples = self._endless()
+        self._sizes: dict[str, int] = {}
+
+    @property
+    def shard_samples(self) -> Mapping[str, int]:
+        """Number of samples of each shard that has been read to its end. May be read in any thread."""
+        return self._sizes.copy()
 
     @property
     def cursor(self) -> Cursor:
@@ -135,12 +141,13 @@ class SampleReader:
         return min(left, key=lambda shard: self._order(at.epoch, shard), default="")
 
     def _whole(self, shard: str) -> Iterator[Sample]:
-        empty = True
+        count = 0
         for sample in read_shard(shard, self._open_shard(shard)):
-            empty = False
+            count += 1
             yield sample
-        if empty:
+        if not count:
             raise CorruptShardError(shard, 0, "the tar contains no samples")
+        self._sizes[shard] = count
 
     def _order(self, epoch: int, shard: str) -> bytes:
         # Ordered by hash instead of a shuffled list: changing the share does not change the order of the other shards.

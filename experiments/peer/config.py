@@ -18,7 +18,7 @@ class PeerConfig:
     """Settings of one peer. Times are wall-clock seconds of this machine; all times and sizes are already scaled.
 
     Paths are relative to the config's folder, where the peer also writes status.json, steps.csv,
-    utilisation.csv and peer.log.
+    utilisation.csv, coverage.csv and peer.log.
     """
 
     run_id: str

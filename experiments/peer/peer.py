@@ -26,6 +26,7 @@ from experiments.peer.optimizer.join import Download, take_over
 from experiments.peer.optimizer.single_peer import PlainOptimizer, build_plain
 from experiments.peer.optimizer.swarm_optimizer import SwarmOptimizer
 from experiments.peer.processes import Departure, kill_children_with_parent, record_descendants, run_within
+from experiments.peer.reporting.coverage_log import CoverageLog
 from experiments.peer.reporting.loss_log import LossWatch, set_up_logging
 from experiments.peer.reporting.model_bytes import ModelBytes, count_tensors
 from experiments.peer.reporting.publish import Publisher, PublishError, use_record_key
@@ -229,6 +230,7 @@ def assemble(config: PeerConfig, folder: Path, temporary: Path, status: Status) 
         heldout=heldout,
         counter=opener.counter,
         steps=StepLog(folder / "steps.csv"),
+        coverage=CoverageLog(folder / "coverage.csv", config.vm, config.shards, source.shard_samples),
         periodic=periodic,
         checkpoints=checkpoints,
     )
@@ -285,6 +287,7 @@ class Peer:
     heldout: HeldOut | None
     counter: ByteCounter  # bytes read from the store
     steps: StepLog
+    coverage: CoverageLog
     ranks: Ranks | None = None  # the VM's other accelerators
     _position_at_s: float = field(init=False, default=0.0)
     periodic: PeriodicEvaluation | None = None  # evaluates during training
@@ -299,6 +302,7 @@ class Peer:
         if not self.stop.is_set():
             self._join(took_over=began == "joined")
             finished = self._train()
+            self.status.set(coverage=self.coverage.end())
         self.steps.close()
         if self.departure.requested and not finished:
             # the round first: others may be about to wait for this peer
@@ -370,6 +374,7 @@ class Peer:
             self.losses.take,
             self.membership.others_training_at,
             self._next_share,
+            lambda loaded: self.coverage.used(loaded.spans),
         )
         trainer = Trainer(
             self.config,
@@ -395,7 +400,7 @@ class Peer:
     def _stepped(self, step: StepRecord) -> None:
         self.steps.write(step)
         if time.monotonic() - self._position_at_s >= _POSITION_S:
-            self.status.set(data_position=self._position())
+            self.status.set(data_position=self._position(), coverage=self.coverage.report())
 
     def _position(self) -> dict[str, Any] | None:
         """Where this slot is in its data: after the last batch of a step."""
@@ -415,7 +420,7 @@ class Peer:
         self.traffic.published(epoch.epoch, egress)
         self.membership.announce("training", epoch.epoch)
         self.steps.flush()
-        self.status.set(epoch=epoch.epoch, data_position=self._position())
+        self.status.set(epoch=epoch.epoch, data_position=self._position(), coverage=self.coverage.report())
         if self.checkpoints is not None:
             self.checkpoints.epoch_ended(epoch.epoch)
         if epoch.dropped:

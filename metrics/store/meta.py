@@ -207,6 +207,7 @@ class RunMeta(JsonRecord):
     ended_by: str | None = None  # why: the goal of `train.until` that was reached first
     target_batch_size: int | None = None  # samples, full scale
     raw_target_batch_size: int | None = None  # samples on this machine
+    training_shards: int | None = None  # distinct ones of `data.shards`; None: an older or an imported run
 
     # money
     price_book: PriceBookMeta | None = None

@@ -24,9 +24,10 @@ KEYS: dict[str, tuple[str, ...]] = {
     "swarm_epochs": ("epoch",),
     "joins": ("vm",),
     "utilisation": ("vm", "began_s"),
+    "coverage": ("vm", "number"),
 }
 # Schema version that introduced a table, if not the first. In older files the table reads as empty.
-SINCE = {"swarm_epochs": 2, "joins": 3, "utilisation": 6}
+SINCE = {"swarm_epochs": 2, "joins": 3, "utilisation": 6, "coverage": 7}
 # The same for columns. In older files the column reads as None.
 _COLUMN_SINCE = {("egress", "model_bytes"): 4, ("joins", "donor"): 5, ("joins", "resumed"): 5}
 # Tables in which a duplicate key is an error: a duplicate journal entry is a bug.
@@ -97,6 +98,11 @@ def _migrate_6(connection: sqlite3.Connection) -> None:
     connection.execute(_create_sql("utilisation", 6))
 
 
+def _migrate_7(connection: sqlite3.Connection) -> None:
+    """Add the samples that peers used."""
+    connection.execute(_create_sql("coverage", 7))
+
+
 # Append only: migration n converts schema n - 1 to schema n.
 MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (
     _migrate_1,
@@ -105,6 +111,7 @@ MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (
     _migrate_4,
     _migrate_5,
     _migrate_6,
+    _migrate_7,
 )
 SCHEMA_VERSION = len(MIGRATIONS)
 

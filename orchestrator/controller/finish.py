@@ -8,6 +8,7 @@ import logging
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import MISSING, fields
+from functools import partial
 from pathlib import Path
 from types import NoneType
 from typing import Any, TypeVar, get_args, get_type_hints
@@ -17,10 +18,11 @@ from experiments.catalog import step_time
 from experiments.emulation.accelerators import HOST
 from experiments.parse.load import from_document
 from experiments.schema.errors import SpecError
+from experiments.wire import coverage
 from metrics.epochs.restarts import kept_records
 from metrics.epochs.throughput import measured, swarm_epochs
 from metrics.host_load import PaceSecond, host_trust, pace_of, spans_of, stretched_share
-from metrics.records import EgressRecord, StepRecord, UtilisationRecord, VmRecord
+from metrics.records import CoverageRecord, EgressRecord, StepRecord, UtilisationRecord, VmRecord
 from metrics.store.database import RunStore
 from metrics.store.meta import RunMeta
 from orchestrator.controller.calls import Call, Calls
@@ -35,7 +37,7 @@ class _NoColumnError(ValueError):
     """A CSV lacks a required column."""
 
 
-_Row = TypeVar("_Row", StepRecord, EgressRecord, UtilisationRecord)
+_Row = TypeVar("_Row", StepRecord, EgressRecord, UtilisationRecord, CoverageRecord)
 
 
 def close_run(
@@ -53,6 +55,7 @@ def close_run(
     controller (or `orch down`) closes it.
     """
     warnings: list[str] = []
+    shards = int(store.meta("training_shards") or 0)
     for vm in vms:
         try:
             collected = Path(calls.wait(Call(f"collect {vm.vm}", "collect", (vm.vm,), 60.0)))
@@ -64,8 +67,11 @@ def close_run(
             ("egress", read_egress),
             ("steps", read_steps),
             ("utilisation", read_utilisation),
+            ("coverage", partial(read_coverage, shards=shards)),
         ):
             path = collected / f"{table}.csv"
+            if table == "coverage" and not shards:
+                continue
             try:
                 if path.is_file():
                     store.append(table, read(path, vm.vm))
@@ -159,6 +165,15 @@ def read_utilisation(path: Path, vm: str) -> Iterable[UtilisationRecord]:
     return rows
 
 
+def read_coverage(path: Path, vm: str, *, shards: int) -> Iterable[CoverageRecord]:
+    """The rows of a coverage.csv of a run of `shards` shards. Raises ValueError."""
+    rows = _read_rows(path, vm, CoverageRecord)
+    for row in rows:
+        if not coverage.is_plausible(row, shards):
+            raise ValueError(f"{path}: not a report of used samples: {row}"[:500])
+    return rows
+
+
 def _read_rows(path: Path, vm: str, kind: type[_Row]) -> list[_Row]:
     """A VM's CSV as rows.
 
@@ -177,7 +192,7 @@ def _read_rows(path: Path, vm: str, kind: type[_Row]) -> list[_Row]:
     reader = csv.DictReader(lines)
     try:
         for row in reader:
-            values = {"vm": vm, **{k: v for k, v in row.items() if k in names}}
+            values = {**{k: v for k, v in row.items() if k in names}, "vm": vm}  # a VM speaks for itself only
             missing = [n for n in names if values.get(n) in (None, "")]
             if missing:
                 raise _NoColumnError(f"{path}: no column {', '.join(missing)}")

@@ -15,6 +15,7 @@ from metrics.store.database import RunStore
 from orchestrator.controller.bad_samples import BadSamples
 from orchestrator.controller.calls import Call, Calls, Done, refusal_of
 from orchestrator.controller.checkpoints import checkpoint_events
+from orchestrator.controller.coverage import Coverage
 from orchestrator.controller.data_positions import DataPositions
 from orchestrator.controller.finish import close_provider, close_run
 from orchestrator.controller.goals import trained
@@ -128,7 +129,7 @@ class Shell:
         self._joins, self._bad_samples = Joins(store), BadSamples(store)
         self._peer_warnings = PeerWarnings(store)
         self._data_positions = DataPositions(store)
-        self._utilisation = Utilisation(store)
+        self._utilisation, self._coverage = Utilisation(store), Coverage(store)
         self._roster: Roster = roster or RosterFile(run_folder)
         self._own_paths = own_paths
         if not self.state.ended:
@@ -280,6 +281,7 @@ class Shell:
         self._peer_warnings.write(o for o in seen if o.vm not in monitors)
         self._data_positions.write(seen, self.state.slots)
         self._utilisation.write(seen)
+        self._coverage.write(seen)
         # Before the VMs' ends: what all peers took with them depends on the newest checkpoint.
         stored = checkpoint_events(seen, self.state, self._requests.last_epoch, now_s)
         return [*stored, *fresh, *lost]

@@ -25,6 +25,7 @@ from experiments.emulation.scales import EmulationPlan
 from experiments.emulation.windows import windows_of
 from experiments.parse.load import from_document, to_document
 from experiments.schema.models import ExperimentSpec
+from experiments.schema.shards import shard_urls
 from experiments.schema.slots import slots
 from experiments.schema.trained_model import model_of
 from experiments.study_file.basis import paper_basis
@@ -170,6 +171,7 @@ def _meta(
         epochs=epochs,
         target_batch_size=spec.swarm.target_batch_size,
         raw_target_batch_size=emulation.raw_target_batch_size,
+        training_shards=len(set(shard_urls(spec.data.shards))),
         sync_work_s=_sync_work(spec) if is_padded(spec) else {},
         published=None if figures is None else asdict(figures),
         versions={"python": platform.python_version(), **{p: _version(p) for p in _PACKAGES}},

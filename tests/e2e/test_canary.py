@@ -126,8 +126,22 @@ def check_replaced(run: Running, summary: dict[str, Any]) -> None:
     start = json.loads((replacement / "config.json").read_text())["data_position"]
     assert start is not None
     assert 0 <= shards_before(last) - shards_before(start) <= 1  # one may have ended since the last report
+    check_coverage(summary["coverage"], victim.name, replacement.name)
     losses = {row.epoch: row.loss for row in epochs if row.vm.endswith("-us-0-0")}
     assert all(row.loss < 1.5 * losses[row.epoch] + 0.5 for row in joined), "it learns as the others do"
+
+
+def check_coverage(found: dict[str, Any], victim: str, replacement: str) -> None:
+    """That the replacement went on within one shard of where its slot was, and which samples were seen."""
+    (handover,) = found["handovers"]
+    assert (handover["vm"], handover["replaced_by"]) == (victim, replacement)
+    assert handover["repeated_shards"] <= 1
+    assert handover["skipped_samples"] in (0, None)
+    assert (found["open_vms"], found["incomplete_vms"], found["silent_vms"]) == ([victim], [], [])
+    first = found["passes"][0]
+    assert (first["pass"], first["samples"], first["counted"]) == (1, 400, 400)
+    assert first["once"] + first["more"] > 200
+    assert first["once"] + first["more"] + first["never"] + first["unknown"] == 400
 
 
 def shards_before(position: dict[str, Any]) -> int:

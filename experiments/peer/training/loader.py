@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO
 
@@ -23,6 +23,16 @@ Collate = Callable[[Sequence[Item]], Batch]
 OpenShard = Callable[[str], BinaryIO]
 
 
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Samples `first` up to before `end` of `shard`, in the order in which every reader reads it in this pass."""
+
+    pass_number: int
+    shard: str
+    first: int
+    end: int
+
+
 @dataclass(frozen=True)
 class Loaded:
     """A batch and where it comes from."""
@@ -31,6 +41,7 @@ class Loaded:
     samples: tuple[tuple[str, str], ...]  # (shard, key), in the batches' order
     cursor: Cursor  # a reader that starts here reads every sample that has not been delivered
     others: tuple[Batch, ...] = ()  # of the VM's other accelerators, as many samples each
+    spans: tuple[Span, ...] = ()  # where all its samples are in their shards
 
     def samples_of(self, rank: int) -> tuple[tuple[str, str], ...]:
         """(shard, key) of the samples of one accelerator."""
@@ -77,20 +88,35 @@ class TaskSource:
         """
         items: list[Item] = []
         places: list[tuple[str, str]] = []
+        spans: list[tuple[int, str, list[int]]] = []  # pass, shard, first and end
         while len(items) < samples:
             found = self._next()
-            shard, key, at_pass = self._deliver(found.number)
+            shard, key, at = self._deliver(found.number)
             if isinstance(found.result, BadSampleError):
-                self._bad_samples.bad(found.result, at_pass)
+                self._bad_samples.bad(found.result, at.epoch)
                 continue
-            self._bad_samples.good(at_pass)
+            self._bad_samples.good(at.epoch)
             items.append(found.result)
             places.append((shard, key))
+            if spans and spans[-1][2][1] == at.samples - 1 and spans[-1][:2] == (at.epoch, shard):
+                spans[-1][2][1] = at.samples
+            else:
+                spans.append((at.epoch, shard, [at.samples - 1, at.samples]))
         self._bad_samples.report()
         each = samples // (1 + self._others)
         parts = [items[first : first + each] for first in range(0, samples, each)]
         others = tuple(map(self._collate_to_send, parts[1:]))
-        return Loaded(self._collate(parts[0]), tuple(places), self._cursor, others)
+        return Loaded(
+            self._collate(parts[0]),
+            tuple(places),
+            self._cursor,
+            others,
+            tuple(Span(p, s, a, b) for p, s, (a, b) in spans),
+        )
+
+    def shard_samples(self) -> Mapping[str, int]:
+        """Number of samples, bad ones included, of each shard that has been read to its end. Thread-safe."""
+        return self._reader.shard_samples
 
     def set_shards(self, shards: Sequence[str]) -> None:
         """Change the share; takes effect after the shard being read."""
@@ -123,15 +149,15 @@ class TaskSource:
             yield Read(number, sample, cursor.epoch)
             number += 1
 
-    def _deliver(self, number: int) -> tuple[str, str, int]:
-        """Move the cursor after the longest sequence of delivered samples. Returns shard, key and pass of this one."""
+    def _deliver(self, number: int) -> tuple[str, str, Cursor]:
+        """Move the cursor after the longest sequence of delivered samples. Returns shard, key and the cursor after this one."""
         shard, key, at = self._places[number]
         self._delivered.add(number)
         while self._first in self._delivered:
             self._delivered.remove(self._first)
             self._cursor = self._places.pop(self._first)[2]
             self._first += 1
-        return shard, key, at.epoch
+        return shard, key, at
 
 
 class HeldOut:

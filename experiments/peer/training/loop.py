@@ -40,6 +40,7 @@ class Hooks:
         [int, int], int
     ]  # (epoch, others averaged with) -> others training at that epoch
     next_share: Callable[[], None]  # called between epochs
+    used: Callable[[Loaded], None] = lambda loaded: None  # a batch whose accelerator steps have ended
 
 
 @dataclass
@@ -178,6 +179,7 @@ class Trainer:
             others = [] if self.ranks is None else self.ranks.losses(self.stop)
         if others is None:
             raise StopTraining
+        self.hooks.used(loaded)
         return [value, *others]
 
     def _last_epoch(self) -> int:

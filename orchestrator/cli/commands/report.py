@@ -47,6 +47,10 @@ def _report(
         "samples", "raw_trained_samples", "figures": {name: value}}], "heldout_given",
       "bad_samples": {"training", "heldout", "first", "vms": [{"vm", "slot", "training", "heldout",
         "first"}]} or null,
+      "coverage": {"shards", "passes": [{"pass", "samples" (null: unknown), "counted", "once", "more", "never",
+        "unknown", "unsized_shards"}], "left_out_passes", "open_vms", "incomplete_vms", "silent_vms",
+        "handovers": [{"slot", "vm", "replaced_by", "repeated_samples", "repeated_shards",
+        "skipped_samples"}]} or null: unknown,
       "published": {...} or null, "warnings": [], "raw": {...}}
     Times, bytes and dollars are at full scale; "raw" has them as measured.
     """

@@ -223,13 +223,14 @@ def test_missing_run_is_reported(tmp_path: Path):
 
 
 def test_a_run_of_an_older_schema_is_exported(tmp_path: Path):
-    """A schema before swarm_epochs, joins, utilisation and egress.model_bytes."""
+    """A schema before swarm_epochs, joins, utilisation, coverage and egress.model_bytes."""
     write_run(tmp_path / RUN)
     run_db = tmp_path / RUN / "run.db"
     with sqlite3.connect(run_db) as connection:
         connection.execute("DROP TABLE swarm_epochs")
         connection.execute("DROP TABLE joins")
         connection.execute("DROP TABLE utilisation")
+        connection.execute("DROP TABLE coverage")
         connection.execute("ALTER TABLE egress DROP COLUMN model_bytes")
         connection.execute("PRAGMA user_version = 1")
     connection.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import re
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from wandb_logs import Swarm, write_swarm
 
 from analysis.report.build import build
 from analysis.sources import opened
-from metrics.records import SWARM_LOST, EventRecord
+from metrics.records import SWARM_LOST, CoverageRecord, EventRecord
 from metrics.store.database import RunStore, StoreError
 
 pytestmark = pytest.mark.slow
@@ -144,3 +145,33 @@ def test_report_of_imported_logs_is_marked(tmp_path: Path):
     assert "Computed from imported logs, not measured by orch." in page
     assert "Measured on rented VMs" not in page
     assert "socket counters" not in page
+
+
+def test_coverage_of_the_data_is_told_in_words_and_unknown_without_reports(page: Path, tmp_path: Path):
+    assert "<h2>Coverage of the training data</h2>" not in page.read_text()
+    assert json.loads((page.parent / "summary.json").read_text())["coverage"] is None
+    write_run(tmp_path, peers=2, epochs=2)
+    with RunStore.open_writer(tmp_path / "run.db") as store:
+        store.set_meta("training_shards", 2)
+        vm, other = sorted(row.vm for row in store.records("vms"))
+        told = [
+            ("size", 0, 0, 0, 3000),
+            ("size", 0, 1, 0, 1096),
+            ("used", 0, 0, 0, 2900),
+            ("end", 0, 0, 0, 0),
+        ]
+        store.append("coverage", [CoverageRecord(vm, number, *row) for number, row in enumerate(told)])
+        store.append("coverage", [CoverageRecord(other, 0, "used", 0, 0, 0, 120)])
+    built = build(tmp_path)
+    html = built.read_text()
+    assert "<h2>Coverage of the training data</h2>" in html
+    assert f"{other} ended without a last report" in html
+    summary = json.loads((built.parent / "summary.json").read_text())["coverage"]
+    # the samples of shard 1 that the second VM may have used as well: those from 120 on
+    assert summary["passes"] == [
+        {"pass": 1, "samples": 4096, "counted": 4096, "once": 0, "more": 120, "never": 1096, "unknown": 2880, "unsized_shards": 0}
+    ]  # fmt: skip
+    assert summary["open_vms"] == [other]
+    assert "Pass 1: 4,096 samples: 0 seen once, 120 twice or more, 1,096 not (yet), 2,880 unknown." in html
+    with (built.parent / "coverage.csv").open() as file:
+        assert next(csv.DictReader(file))["more"] == "120"

@@ -20,9 +20,11 @@ from cloud.storage.samples import Cursor
 from experiments.peer import peer as module
 from experiments.peer.optimizer.single_peer import PlainOptimizer
 from experiments.peer.peer import Peer
+from experiments.peer.reporting.coverage_log import CoverageLog
 from experiments.peer.status import Status
 from experiments.peer.swarm.members import Member
 from experiments.peer.swarm.start_weights import StartWeightsError
+from experiments.peer.training.loader import Span
 from experiments.peer.training.step_timer import Padding
 from experiments.pipeline.errors import BadSampleError
 from metrics.records import EpochRecord, IngressRecord
@@ -47,6 +49,7 @@ class Parts:
     start_weights: str = ""
     members: tuple[Member, ...] = (Member("r-b-0", "b", "ready", 0, "/ip4/10.0.0.2/tcp/1/p2p/QmB"),)
     public_only: tuple[str, ...] = ()
+    sizes: dict[str, int] = field(default_factory=dict[str, int])
 
     def note(self, name: str) -> Any:
         return lambda *args, **_: self.calls.append(" ".join([name, *map(str, args)]))
@@ -116,6 +119,7 @@ def peer_of(parts: Parts, folder: Path) -> Peer:
             share_among=lambda slot, slots, _: parts.calls.append(f"{slot} of {','.join(slots)}"),
         )),
         heldout=parts.heldout, start_weights=parts.start_weights, counter=ByteCounter(), steps=part,
+        coverage=CoverageLog(folder / "coverage.csv", "r-a-0", ["s3://b/1.tar"], lambda: parts.sizes),
     )  # fmt: skip
 
 
@@ -237,7 +241,7 @@ def test_an_epoch_is_published_counted_announced_and_reported(parts: Parts, tmp_
     found = document(tmp_path)
     assert (found["epoch"], found["warnings"]) == (4, ["epoch 4 lost part of its round: group of 1 of 2"])
     assert found["recorded_warnings"] == [0]
-    assert found["data_position"] is None
+    assert (found["data_position"], found["coverage"]) == (None, [])
 
 
 def test_the_position_in_the_data_is_reported_with_an_epoch_and_every_few_seconds(
@@ -259,11 +263,26 @@ def test_the_position_in_the_data_is_reported_with_an_epoch_and_every_few_second
     peer._epoch_ended(epoch, [], cast(IngressRecord, "read"))
     assert document(tmp_path)["data_position"] == {"pass": 2, "done": [], "shard": 0, "samples": 3}
     read(4)
+    peer.coverage.used([Span(2, "s3://b/1.tar", 3, 4)])
     peer._stepped(cast(Any, "a step"))
-    assert reported() == 3  # too soon
+    assert (reported(), document(tmp_path)["coverage"]) == (3, [])  # too soon
     at_s[0] += 5.0
     peer._stepped(cast(Any, "a step"))
-    assert reported() == 4
+    assert (reported(), document(tmp_path)["coverage"]) == (4, [[0, "used", 2, 0, 3, 4]])
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_the_last_report_of_used_samples_is_marked_as_such(
+    parts: Parts, tmp_path: Path, finished: bool
+) -> None:
+    parts.finished, parts.requested, parts.sizes = finished, not finished, {"s3://b/1.tar": 9}
+    peer = peer_of(parts, tmp_path)
+    peer.coverage.used([Span(0, "s3://b/1.tar", 0, 4), Span(0, "s3://b/1.tar", 4, 8)])
+    peer.run()
+    rows = [[0, "used", 0, 0, 0, 8], [1, "size", 0, 0, 0, 9], [2, "end", 0, 0, 0, 0]]
+    assert document(tmp_path)["coverage"] == rows
+    lines = (tmp_path / "coverage.csv").read_text().splitlines()
+    assert lines[1:] == [",".join(map(str, ["r-a-0", *row])) for row in rows]
 
 
 def test_plain_loop_downloads_no_state(parts: Parts, tmp_path: Path) -> None:
