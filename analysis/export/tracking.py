@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
 
 from metrics import tables
 from metrics.figures import FIGURES, RUN_AGAINST_RUN
 from metrics.run import Records, RunNumbers
+from metrics.store.meta import RunMeta
 
 Parameter = str | float | bool
 
@@ -25,6 +26,9 @@ _EPOCH = {
 }
 """Names of the series by column of `metrics.tables.per_epoch`."""
 COST = "cost/usd"
+FINAL = "final/"
+EMULATED = "orch.emulated"
+RUNNING = "running"
 _HELD_OUT = "held_out/"
 
 
@@ -46,9 +50,28 @@ class TrackedRun:
     started_s: float  # unix
     ended_s: float  # unix; of a run in progress: its last point
     status: str
-    parameters: Mapping[str, Parameter]  # the experiment's settings, "swarm.target_batch_size"
+    emulated: bool | None  # None: unknown
+    # The experiment's settings, "swarm.target_batch_size", and what orch knows of the run, "orch.run_id".
+    parameters: Mapping[str, Parameter]
     points: tuple[Point, ...]
     final: Mapping[str, float]  # figures of the whole run, by key of `metrics.figures`, and held-out ones
+
+    @property
+    def last_epoch(self) -> int:
+        """The newest epoch with a point; 0 without any."""
+        return max((point.epoch for point in self.points), default=0)
+
+
+def settled(run: TrackedRun) -> TrackedRun:
+    """Return a run without what may still change: of one in progress, its newest epoch and its final figures.
+
+    Records of an epoch arrive from each peer on its own, and all of them before the next epoch has ended.
+    """
+    if run.status != RUNNING:
+        return run
+    known = tuple(point for point in run.points if point.epoch < run.last_epoch)
+    ended_s = max((point.at_s for point in known), default=run.started_s)
+    return replace(run, points=known, final={}, ended_s=ended_s)
 
 
 def tracked_run(store: Records) -> TrackedRun:
@@ -81,11 +104,27 @@ def tracked_run(store: Records) -> TrackedRun:
         started_s=meta.started_s or min((point.at_s for point in points), default=0.0),
         ended_s=meta.ended_s or last_s,
         status=str(meta.status),
-        parameters=dict(_flat(meta.document)),
+        emulated=meta.emulated,
+        parameters=dict(_flat(meta.document)) | dict(_flat(_facts(meta))),
         points=tuple(points),
         final={key: float(value) for key, value in figures.items() if value is not None}
         | {f"{_HELD_OUT}{name}": value for name, value in held_out.items()},
     )
+
+
+def _facts(meta: RunMeta) -> dict[str, Any]:
+    """What identifies a run besides its settings, and what was emulated. What is unknown is left out."""
+    scales = meta.scales
+    return {
+        "orch.run_id": meta.run_id,
+        "orch.target": meta.target,
+        EMULATED: meta.emulated,
+        "orch.scales": None if scales is None else {k: float(getattr(scales, k)) for k in scales.key_names()},
+        "orch.model_sha256": meta.model and meta.model.sha256,
+        "orch.price_book": meta.price_book and meta.price_book.name,
+        "orch.price_book_sha256": meta.price_book and meta.price_book.sha256,
+        "orch.versions": meta.versions,
+    }
 
 
 def _known(name: str, value: Decimal | None) -> dict[str, float]:

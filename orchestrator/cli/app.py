@@ -54,7 +54,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "audit": ("audit", "Find doubtful figures in runs, with the evidence."),
     "export": (
         "export",
-        "Export a run's records, its costs as FOCUS 1.2 rows, or its settings and figures for TensorBoard.",
+        "Export a run's records, its costs as FOCUS 1.2 rows, or its settings and figures for an experiment tracker.",
     ),
     "bill": (
         "export",

@@ -27,6 +27,11 @@ class ExportForm(StrEnum):
     csv = "csv"
     focus = "focus"
     tensorboard = "tensorboard"
+    mlflow = "mlflow"
+    wandb = "wandb"
+
+
+_TRACKERS = (ExportForm.tensorboard, ExportForm.mlflow, ExportForm.wandb)
 
 
 def register(app: typer.Typer) -> None:
@@ -46,7 +51,8 @@ def _export(
         ExportForm,
         typer.Option(
             "--to",
-            help="parquet or csv: all records; focus: the costs as FOCUS 1.2 rows; tensorboard: settings and figures.",
+            help="parquet or csv: all records; focus: the costs as FOCUS 1.2 rows; tensorboard, mlflow or wandb: settings "
+            "and figures for that tracker.",
         ),
     ],
     out: Annotated[Path | None, typer.Option("--out", help="Folder to create. [./<run id>-<format>]")] = None,
@@ -55,10 +61,10 @@ def _export(
         bool, typer.Option("--known-only", help="focus: omit and list charges whose cost is unknown.")
     ] = False,
 ) -> None:
-    """Export a run's records, its costs as FOCUS 1.2 rows, or its settings and figures for TensorBoard.
+    """Export a run's records, its costs as FOCUS 1.2 rows, or its settings and figures for an experiment tracker.
 
     Prints the folder. `orch replay FOLDER` reads a Parquet or CSV export back without loss. A run that is still
-    in progress is exported in its current state. Keys and logs are never exported.
+    in progress is exported in its current state. Keys and logs are never exported, and nothing is sent anywhere.
 
     FOCUS is the format in which clouds export their bills. Each row is marked as an estimate. Exits with 2 if
     a cost is unknown, unless --known-only is given. docs/export.md describes the columns.
@@ -68,10 +74,10 @@ def _export(
 
     folder = _folder(run)
     chosen = out or Path(f"{folder.name}-{to}")
-    if to is ExportForm.tensorboard:
-        from analysis.export.tensorboard import export_tensorboard
+    if to in _TRACKERS:
+        from analysis.export.trackers import export_tracked
 
-        export_tensorboard(folder / "run.db", chosen, force)
+        export_tracked(folder / "run.db", chosen, to.value, force)
     elif to is ExportForm.focus:
         left_out = export_focus(folder / "run.db", chosen, force, known_only)["left_out"]
         for line, charges in Counter(left_out).items():
