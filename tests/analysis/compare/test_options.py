@@ -174,7 +174,7 @@ def test_losses_use_the_smallest_common_count_without_interpolation():
         == "unknown for NLP C-8 wan"
     )
     other = row_of(gains([replace(none, label="kernel"), a_run("x")], "kernel"), "x").cells["heldout_loss"]
-    assert (other.value, other.why) == (2.1, "NLP C-8 kernel: NLP C-8 wan recorded none")
+    assert (other.value, other.why) == (2.1, "NLP C-8 kernel: unknown for NLP C-8 wan")
 
 
 @given(
