@@ -3,8 +3,9 @@
 Rule for noise: the ratio of a figure of two runs has a 95 % interval by Welch's method over the values of both runs'
 measured epochs, on the logarithm (`metrics.stats.quotient_spread`). The difference is beyond noise if that interval does
 not contain 1. It is unknown if a run has fewer than two such values, if the values do not vary, or if the host of a run
-was too busy. The interval treats epochs as independent and says nothing of what varies from run to run. Granularity, the
-ratio of mean calculation to mean communication, has linearised values (the delta method: `metrics.stats.ratio_values`).
+was too busy. The interval treats epochs as independent and says nothing of what varies from run to run. Throughput, samples
+over time, and granularity, the ratio of mean calculation to mean communication, have linearised values (the delta method:
+`metrics.stats.ratio_values`).
 
 Losses are compared at the greatest count of samples at which both runs have a record, at most a tenth of the smaller
 target batch apart; they are never interpolated. Counts are of samples actually trained on.
@@ -29,7 +30,7 @@ from analysis.compare.option_runs import learned_by_run, measured_figure, uncoun
 from analysis.replay import ReadRun
 from experiments.study_file.baseline import LOSSES
 from metrics.epochs.granularity import granularity_of_means, granularity_of_means_values
-from metrics.epochs.throughput import measured
+from metrics.epochs.throughput import measured, throughput_values
 from metrics.events.evaluation import LOWER_IS_BETTER
 from metrics.figures import COUNTS_AND_SHARES, FIGURES, OF_WHOLE_RUN, RUN_AGAINST_RUN, TO_TARGET
 from metrics.learning_curve import Target
@@ -471,6 +472,8 @@ def _by_epoch(key: str, run: RunNumbers) -> tuple[float, ...]:
         return ()
     if key == "granularity_of_means":
         return tuple(granularity_of_means_values(run.study))
+    if key == "sps":
+        return tuple(throughput_values(run.study))
     return measured_figure(run, FIGURES[key]).by_epoch
 
 

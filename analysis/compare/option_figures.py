@@ -67,6 +67,7 @@ class OptionRun:
     target: str | None = None  # a name of `cloud.targets`
     scales: Mapping[str, float] | None = None
     host_contended: bool | None = None  # None: unknown
+    uncounted: frozenset[str] = frozenset()  # losses recorded only after an unknown number of samples
 
     @property
     def title(self) -> str:
@@ -160,8 +161,14 @@ class Cells:
         """Describe why there is no loss to compare."""
         if not _counted(runs):
             return _not_counted(runs)
-        none = [run.run_id for run in _counted(runs) if not run.learned.get(figure)]
-        return f"{', '.join(none)} recorded none" if none else _UNEQUAL
+        without = [run for run in _counted(runs) if not run.learned.get(figure)]
+        none = ", ".join(run.run_id for run in without if figure not in run.uncounted)
+        uncounted = ", ".join(run.run_id for run in without if figure in run.uncounted)
+        why = [
+            *([f"unknown for {none}"] if none else []),
+            *([f"the number of samples before the losses of {uncounted} is unknown"] if uncounted else []),
+        ]
+        return "; ".join(why) or _UNEQUAL
 
     def _reached(self, figure: str, run: OptionRun) -> bool:
         """Whether the run's record is at most the tolerance before the compared count."""

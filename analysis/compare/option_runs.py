@@ -37,6 +37,7 @@ def option_run(
         run_id=row.run_id,
         figures=option_figures(run),
         learned=learned_by_run(run.raw, run.evaluation_rows),
+        uncounted=uncounted_losses(run.raw, run.evaluation_rows),
         target_batch=None if target is None else float(target),
         dropped_rounds=row.dropped_rounds or 0,
         origin="emulated" if run.meta.emulated else "own",

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from metrics.epochs.restarts import training
 from metrics.records import EpochRecord, ProgressRecord, SwarmEpochRecord, VmRecord
-from metrics.stats import Estimate, mean_interval, ratio_interval
+from metrics.stats import Estimate, mean_interval, ratio_interval, ratio_values
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +172,16 @@ def throughput(epochs: Iterable[SwarmEpoch]) -> Estimate | None:
     """Return samples / wall time of the measured epochs. None without a measured epoch."""
     chosen = measured(epochs)
     return ratio_interval([e.samples for e in chosen], [e.duration_s or 0.0 for e in chosen])
+
+
+def throughput_values(epochs: Iterable[SwarmEpoch]) -> list[float]:
+    """Return a value per measured epoch, whose mean and t interval are `throughput`. [] without a measured epoch.
+
+    They are no epoch's own rate, whose mean is another figure (`throughput_epoch_mean`): a long epoch counts for more
+    (`metrics.stats.ratio_values`).
+    """
+    chosen = measured(epochs)
+    return ratio_values([e.samples for e in chosen], [e.duration_s or 0.0 for e in chosen]) if chosen else []
 
 
 def throughput_epoch_mean(epochs: Iterable[SwarmEpoch]) -> Estimate | None:

@@ -204,7 +204,7 @@ class WorkingState:
         self.live += by * (state in LIVE)
         self.taken += by * (state in LIVE and state is not SlotState.PROVISIONING)
         self.held += by * bool(slot.vm or slot.ending)
-        self.training += by * (state is SlotState.TRAINING)
+        self.training += by * (state is SlotState.TRAINING or slot.leaves)
         able = state is SlotState.TRAINING or (state is SlotState.JOINING and slot.phase in READY)
         self.able += by * (able and slot.phase != "leaving")
         if state is SlotState.DONE and by > 0:

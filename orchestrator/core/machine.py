@@ -74,7 +74,7 @@ def _do(state: RunState, events: Sequence[Event], jitter: Jitter) -> Step:
     for event in events:
         before, trained = work.run, work.training
         instructions += _apply(work, event, jitter)
-        # Peers of a run that stops or finishes end on purpose.
+        # Peers of a run that stops or finishes end on purpose. A peer that is announced to go may still finish.
         lost = bool(trained) and not work.training and not work.done and not work.run.stop_status
         _settle(work, event.now_s)
         if isinstance(event, Tick):

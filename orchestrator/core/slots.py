@@ -67,11 +67,12 @@ def lose(
 
 
 def _with_ending(slot: Slot, ending: str, notice_at_s: float | None = None) -> Slot:
-    """Set the slot's ending VM, with the time of its announced preemption if there is one.
+    """Set the slot's ending VM, which is its current one, with the time of its announced preemption if there is one.
 
     An earlier announced VM no longer belongs to the slot: it ends by itself, or is terminated as a stray.
     """
-    return replace(slot, ending=ending, notice_at_s=notice_at_s)
+    trained = notice_at_s is not None and slot.state is SlotState.TRAINING
+    return replace(slot, ending=ending, notice_at_s=notice_at_s, ending_trained=trained)
 
 
 def _replace(work: WorkingState, i: int, slot: Slot, now_s: float, cause: str, jitter: Jitter) -> None:
@@ -172,7 +173,7 @@ def expire_notice(work: WorkingState, i: int, now_s: float) -> None:
     slot = work.slots[i]
     assert slot.notice_at_s is not None
     over_s = now_s - work.run.spec.silent_deadline_s  # a notice time this old is due (see `machine._is_due`)
-    work.set(i, replace(slot, notice_at_s=min(slot.notice_at_s, over_s)))
+    work.set(i, replace(slot, notice_at_s=min(slot.notice_at_s, over_s), ending_trained=False))
 
 
 def refuse(work: WorkingState, i: int, event: OfferRefused, jitter: Jitter) -> None:

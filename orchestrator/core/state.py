@@ -163,8 +163,14 @@ class Slot:
     lost: int = 0  # VMs lost so far
     refusals: int = 0  # consecutive
     notice_at_s: float | None = None  # announced preemption time of `ending`
+    ending_trained: bool = False  # whether `ending` trained when its preemption was announced
     cause: str = ""
     preempted: str = ""  # the last of its VMs that was preempted, or whose preemption was announced
+
+    @property
+    def leaves(self) -> bool:
+        """Whether a VM that trained is announced to go, and may finish or hand on its state before that."""
+        return bool(self.ending) and self.notice_at_s is not None and self.ending_trained
 
     @property
     def blocked(self) -> bool:

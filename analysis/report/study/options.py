@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 GAIN_COLUMNS = (
     "experiment", "label", "figure", "value", "n", "ratio", "ratio_low", "ratio_high", "ratio_n_of", "samples_least",
     "samples_most", "difference_to_baseline", "noise", "noise_n", "within_noise", "why", "against", "run_ids",
-    "origin", "scales", "host_contended",
+    "origin", "scales", "host_contended", "left_out",
 )  # fmt: skip
 """Columns of `gain_long_rows`."""
 _NAMED = 6  # at most this many rows of one scale are named
@@ -101,6 +101,7 @@ def gain_long_rows(gains: Gains) -> list[Row]:
                     "origin": row.ran_on,
                     "scales": all_marks(scales_mark(run.scales) for run in row.counted or row.runs) or None,
                     "host_contended": row.host_contended,
+                    "left_out": "; ".join(f"{r.run_id}: {r.left_out}" for r in row.runs if r.left_out),
                 }
             )
     return found

@@ -311,6 +311,9 @@ def test_figures_are_those_of_the_report(tmp_path: Path):
     values = mean_interval(granularity.by_epoch)
     assert values is not None
     assert (values.value, values.n) == (pytest.approx(granularity.estimate.value), granularity.estimate.n)
+    rate = mean_interval(run.figures["sps"].by_epoch)
+    assert rate is not None
+    assert (rate.value, rate.low) == pytest.approx((summary["sps"]["value"], summary["sps"]["low"]))
     assert run.figures["total_usd"].estimate.value == pytest.approx(summary["cost"]["total_usd"], abs=1e-6)
     assert run.figures["usd_per_1m"].estimate.n == 4
     assert run.figures["preemptions"].estimate.value == summary["preemptions"]["count"]

@@ -134,6 +134,27 @@ def test_the_mean_of_the_epochs_ratios_is_not_called_granularity_alone():
     assert line["granularity, mean of ratios"] == "0.5"
 
 
+def test_a_loss_without_a_record_is_unknown_and_why():
+    """Nothing was measured, or only after an unknown number of samples; neither run is said to have recorded nothing."""
+    rows = gains([a_run("kernel"), a_run("wan", learned={})], "kernel")
+    assert row_of(rows, "wan").cells["loss"].why == "unknown for NLP C-8 wan"
+    rows = gains([a_run("kernel"), a_run("wan", learned={}, uncounted=frozenset({"loss"}))], "kernel")
+    assert row_of(rows, "wan").cells["loss"].why == (
+        "the number of samples before the losses of NLP C-8 wan is unknown"
+    )
+    rows = gains([a_run("kernel", learned={}), a_run("wan")], "kernel")
+    assert row_of(rows, "wan").cells["loss"].why == "NLP C-8 kernel: unknown for NLP C-8 kernel"
+
+
+def test_runs_that_were_left_out_are_named_in_each_row():
+    busy = a_run("wan", run_id="w1", left_out="the host was too busy")
+    rows = gain_long_rows(Gains("kernel", COLUMNS, gains([a_run("kernel"), a_run("wan"), busy], "kernel")))
+    assert {(row["label"], row["left_out"]) for row in rows} == {
+        ("kernel", ""),
+        ("wan", "w1: the host was too busy"),
+    }
+
+
 def test_losses_use_the_smallest_common_count_without_interpolation():
     long = a_run("wan", learned=losses(2.31, 2.21, 2.11, 2.01))
     cell = row_of(gains([a_run("kernel"), long], "kernel"), "wan").cells["loss"]
@@ -150,10 +171,10 @@ def test_losses_use_the_smallest_common_count_without_interpolation():
     none = replace(a_run("wan"), learned={"loss": a_run("").learned["loss"]})
     assert (
         row_of(gains([a_run("kernel"), none], "kernel"), "wan").cells["heldout_loss"].why
-        == "NLP C-8 wan recorded none"
+        == "unknown for NLP C-8 wan"
     )
     other = row_of(gains([replace(none, label="kernel"), a_run("x")], "kernel"), "x").cells["heldout_loss"]
-    assert (other.value, other.why) == (2.1, "NLP C-8 kernel: NLP C-8 wan recorded none")
+    assert (other.value, other.why) == (2.1, "NLP C-8 kernel: unknown for NLP C-8 wan")
 
 
 @given(

@@ -28,6 +28,7 @@ from metrics.epochs.throughput import (
     throughput,
     throughput_epoch_mean,
     throughput_phase_timed,
+    throughput_values,
 )
 from metrics.records import ProgressRecord
 from metrics.stats import mean_interval
@@ -66,6 +67,19 @@ def test_phase_timed_throughput_excludes_time_outside_phases():
     assert throughput_phase_timed(epochs).value == pytest.approx(100 / 8)
     assert granularity_phase_timed(epochs).value == pytest.approx(7 / 2)
     assert granularity(epochs).value == pytest.approx(10 / 2)
+
+
+def test_a_long_epoch_counts_for_more_in_throughput_and_its_noise():
+    """The epochs' rates would give too narrow an interval for samples over time."""
+    calc_s = (10.0, 10.0, 10.0, 10.0, 500.0)
+    ends = iter(range(0, 10000, 1000))
+    epochs = swarm_epochs([epoch("a", k, next(ends), calc, 1.0) for k, calc in enumerate(calc_s, start=1)], 1)
+    found, values = throughput(epochs), mean_interval(throughput_values(epochs))
+    assert found is not None
+    assert values is not None
+    assert (values.value, values.low, values.n) == (pytest.approx(found.value), pytest.approx(found.low), 4)
+    assert values.value != pytest.approx(throughput_epoch_mean(epochs).value)
+    assert throughput_values(swarm_epochs([], 1)) == []
 
 
 def test_granularity_of_means_is_the_ratio_of_the_mean_seconds():

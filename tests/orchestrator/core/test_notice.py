@@ -5,6 +5,7 @@ from decimal import Decimal
 
 import pytest
 
+from metrics.records import SWARM_LOST
 from orchestrator.core.events import Missing, OfferRefused, RequestVm, Spending, StopWanted, TerminateVm
 from orchestrator.core.invariants import InvariantError, validate
 from orchestrator.core.state import Place, Policy, RunSpec, SlotSpec, SlotState
@@ -190,6 +191,49 @@ def test_a_peer_that_finished_before_its_preemption_is_done():
     assert run.of("a").state is SlotState.DONE
     run.sees("r-b-0", phase="done")
     assert run.state.finishing_s is not None
+
+
+def lost_rows(run: Driver) -> int:
+    return sum(fact.kind == SWARM_LOST for fact in run.facts)
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        lambda run: run.sees("r-a-0", state="preempted"),
+        lambda run: run.sees("r-a-0", state="failed", cause="exit code 0", ended=True),
+        lambda run: run.sees("r-a-0", phase="failed"),
+        lambda run: run.feed(Missing(run.now_s, "r-a-0")),
+    ],
+)
+def test_the_swarm_is_lost_when_its_last_trainer_is_gone_and_not_at_its_notice(end):
+    run = noticed()
+    run.sees("r-b-0", state="preempted")
+    run.tick(2)
+    assert lost_rows(run) == 0  # a, announced to go, may finish, or hand on its state
+    end(run)
+    run.tick(2)
+    assert lost_rows(run) == 1
+
+
+def test_the_swarm_is_not_lost_if_its_last_trainer_finishes_or_hands_on_its_state():
+    for phase, vm in (("done", "r-a-0"), ("training", "r-a-1")):
+        run = noticed()
+        run.sees("r-b-0", state="preempted")
+        run.tick(2)
+        run.sees(vm, phase=phase)
+        run.sees("r-a-0", state="preempted")
+        run.tick(2)
+        assert lost_rows(run) == 0
+
+
+def test_an_announced_vm_that_did_not_train_takes_nothing_with_it():
+    run = Driver(spec())
+    run.tick()
+    run.sees("r-a-0", phase="ready", maddr="/ip4/10.0.0.2/tcp/1/p2p/A", notice_at_s=150.0)
+    run.sees("r-a-0", state="preempted")
+    run.tick()
+    assert lost_rows(run) == 0
 
 
 def test_both_count_as_held():
