@@ -376,8 +376,8 @@ def coverage_lead(covered: Coverage) -> str:
     said += [f"{one.sentence[0].upper()}{one.sentence[1:]}." for one in covered.passes[:3]]
     if covered.open_vms:
         said.append(
-            f"{few(covered.open_vms, between=', ')} ended without a last report: the rest of the shard that it was in is "
-            "unknown if nobody else used it more than once, and it may have begun the next ones."
+            f"{few(covered.open_vms, between=', ')} ended without a last report: how often the rest of its shard "
+            "was seen is unknown, and it may have begun the next ones."
         )
     if covered.incomplete_vms:
         said.append(f"Reports of {few(covered.incomplete_vms, between=', ')} are missing: it used more.")

@@ -290,6 +290,7 @@ class Peer:
     coverage: CoverageLog
     ranks: Ranks | None = None  # the VM's other accelerators
     _position_at_s: float = field(init=False, default=0.0)
+    _last_used: Loaded | None = field(init=False, default=None)
     periodic: PeriodicEvaluation | None = None  # evaluates during training
     checkpoints: Checkpoints | None = None
 
@@ -302,7 +303,7 @@ class Peer:
         if not self.stop.is_set():
             self._join(took_over=began == "joined")
             finished = self._train()
-            self.status.set(coverage=self.coverage.end())
+            self.status.set(data_position=self._position(), coverage=self.coverage.end())
         self.steps.close()
         if self.departure.requested and not finished:
             # the round first: others may be about to wait for this peer
@@ -374,7 +375,7 @@ class Peer:
             self.losses.take,
             self.membership.others_training_at,
             self._next_share,
-            lambda loaded: self.coverage.used(loaded.spans),
+            self._used,
         )
         trainer = Trainer(
             self.config,
@@ -402,10 +403,14 @@ class Peer:
         if time.monotonic() - self._position_at_s >= _POSITION_S:
             self.status.set(data_position=self._position(), coverage=self.coverage.report())
 
+    def _used(self, loaded: Loaded) -> None:
+        self._last_used = loaded
+        self.coverage.used(loaded.spans)
+
     def _position(self) -> dict[str, Any] | None:
-        """Where this slot is in its data: after the last batch of a step."""
+        """Where this slot is in its data: after the last batch whose accelerator steps ended."""
         self._position_at_s = time.monotonic()
-        last = self.batches.last
+        last = self._last_used
         return None if last is None else position_of(last.cursor, self.config.shards).to_json()
 
     def _attempt_failed(self, reason: str) -> None:

@@ -79,6 +79,6 @@ class CoverageLog:
     def _written(self) -> list[list[Any]]:
         if self._unwritten:
             with self._path.open("a", newline="") as file:
-                csv.writer(file, lineterminator="\n").writerows(map(astuple, self._unwritten))
+                csv.writer(file, lineterminator="\n").writerows(astuple(row) for row in self._unwritten)
             self._unwritten = []
         return list(self._newest)

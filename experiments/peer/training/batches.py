@@ -46,7 +46,6 @@ class Batches(Generic[_T]):
 
     def __init__(self, source: BatchSource[_T], samples: int) -> None:
         self._source, self._samples = source, samples
-        self.last: _T | None = None  # the last batch that `next` returned
         self._ready: queue.Queue[_T | Exception] = queue.Queue(_AHEAD)
         self._ended = threading.Event()
         self._share: tuple[str, ...] = ()
@@ -67,7 +66,6 @@ class Batches(Generic[_T]):
                 continue
             if isinstance(item, Exception):
                 raise item
-            self.last = item
             return item
 
     def share_among(self, slot: str, slots: Sequence[str], shards: Sequence[str]) -> bool:

@@ -43,7 +43,6 @@ class Parts:
     local_epoch: int = 3
     last_epoch: int | None = None  # ordered
     soft_left_s: float = math.inf
-    last_batch: Any = None
     heldout: Any = field(default_factory=lambda: SimpleNamespace(batches=lambda: iter(["batch"]), samples=2))
     fails: Exception | None = None  # what the evaluation raises
     start_weights: str = ""
@@ -115,7 +114,7 @@ def peer_of(parts: Parts, folder: Path) -> Peer:
         )),
         optimizer=part, task=part,
         batches=cast(Any, SimpleNamespace(
-            start=parts.note("reading"), last=parts.last_batch,
+            start=parts.note("reading"),
             share_among=lambda slot, slots, _: parts.calls.append(f"{slot} of {','.join(slots)}"),
         )),
         heldout=parts.heldout, start_weights=parts.start_weights, counter=ByteCounter(), steps=part,
@@ -248,7 +247,8 @@ def test_the_position_in_the_data_is_reported_with_an_epoch_and_every_few_second
     parts: Parts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def read(samples: int) -> None:
-        peer.batches.last = SimpleNamespace(cursor=Cursor(2, (), "s3://b/1.tar", samples))  # type: ignore[assignment]
+        spans = (Span(2, "s3://b/1.tar", samples - 1, samples),)
+        peer._used(cast(Any, SimpleNamespace(cursor=Cursor(2, (), "s3://b/1.tar", samples), spans=spans)))
 
     def reported() -> int:
         return document(tmp_path)["data_position"]["samples"]
@@ -263,12 +263,14 @@ def test_the_position_in_the_data_is_reported_with_an_epoch_and_every_few_second
     peer._epoch_ended(epoch, [], cast(IngressRecord, "read"))
     assert document(tmp_path)["data_position"] == {"pass": 2, "done": [], "shard": 0, "samples": 3}
     read(4)
-    peer.coverage.used([Span(2, "s3://b/1.tar", 3, 4)])
     peer._stepped(cast(Any, "a step"))
-    assert (reported(), document(tmp_path)["coverage"]) == (3, [])  # too soon
+    assert (reported(), document(tmp_path)["coverage"]) == (3, [[0, "used", 2, 0, 2, 3]])  # too soon
     at_s[0] += 5.0
     peer._stepped(cast(Any, "a step"))
-    assert (reported(), document(tmp_path)["coverage"]) == (4, [[0, "used", 2, 0, 3, 4]])
+    assert (reported(), document(tmp_path)["coverage"]) == (
+        4,
+        [[0, "used", 2, 0, 2, 3], [1, "used", 2, 0, 3, 4]],
+    )
 
 
 @pytest.mark.parametrize("finished", [True, False])
@@ -277,8 +279,13 @@ def test_the_last_report_of_used_samples_is_marked_as_such(
 ) -> None:
     parts.finished, parts.requested, parts.sizes = finished, not finished, {"s3://b/1.tar": 9}
     peer = peer_of(parts, tmp_path)
-    peer.coverage.used([Span(0, "s3://b/1.tar", 0, 4), Span(0, "s3://b/1.tar", 4, 8)])
+    peer.config = cast(Any, SimpleNamespace(**{**vars(peer.config), "shards": ("s3://b/1.tar",)}))
+    for first, end in ((0, 4), (4, 8)):
+        spans = (Span(0, "s3://b/1.tar", first, end),)
+        peer._used(cast(Any, SimpleNamespace(cursor=Cursor(0, (), "s3://b/1.tar", end), spans=spans)))
     peer.run()
+    position = document(tmp_path)["data_position"]
+    assert position == {"pass": 0, "done": [], "shard": 0, "samples": 8}  # a replacement repeats nothing
     rows = [[0, "used", 0, 0, 0, 8], [1, "size", 0, 0, 0, 9], [2, "end", 0, 0, 0, 0]]
     assert document(tmp_path)["coverage"] == rows
     lines = (tmp_path / "coverage.csv").read_text().splitlines()
