@@ -468,7 +468,9 @@ class ExperimentSpec(_Section):
         default=None, description="When the training ends, besides after the epochs of `measure`."
     )
     checkpoint: Checkpoint | None = Field(
-        default=None, description="When and where checkpoints are stored. null: never."
+        default=None,
+        description="When and where checkpoints are stored. null: never. Without the key, rented VMs that train the model "
+        "itself store one every 3600 s, with required: false, and other runs none.",
     )
     budget_usd: f.Usd | None = Field(
         default=None, description="Budget of the run in dollars. Spending stops before it would be exceeded."

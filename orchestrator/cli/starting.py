@@ -17,6 +17,12 @@ from experiments.schema.models import ExperimentSpec
 from orchestrator.cli.render.assumed import assumed_paths
 from orchestrator.errors import UsageError
 from orchestrator.home import home_folder, new_run_id
+from orchestrator.launch.default_checkpoints import (
+    default_note,
+    unaffordable_words,
+    with_default_checkpoints,
+    with_warning,
+)
 from orchestrator.launch.machine_checks import machine_obstacles
 from orchestrator.launch.obstacles import verdict_lines
 from orchestrator.launch.plan_run import RunPlan, host_cores, plan_run
@@ -44,18 +50,28 @@ def plan_for(
     `build`: whether a task may be built to learn its size (`orchestrator.launch.task_facts`). Raises StalePlanError if the
     task of an approved plan has changed.
     """
+    spec, warning = with_default_checkpoints(spec, on)
     spec, task_obstacles = resolve_task(spec, home_folder(), build=build)
-    return plan_run(
-        spec,
-        on,
-        cores=host_cores(),
-        price_tolerance=price_tolerance,
-        approved=approved,
-        check_prices=check_prices,
-        notes=() if TARGETS[on].rents else assumed_paths(spec),
-        today=today(),
-        task_obstacles=task_obstacles,
-    )
+
+    def planned(spec: ExperimentSpec) -> RunPlan:
+        return plan_run(
+            spec,
+            on,
+            cores=host_cores(),
+            price_tolerance=price_tolerance,
+            approved=approved,
+            check_prices=check_prices,
+            notes=default_note(spec) if TARGETS[on].rents else assumed_paths(spec),
+            today=today(),
+            task_obstacles=task_obstacles,
+        )
+
+    plan = planned(spec)
+    if spec.checkpoint is not None and not spec.checkpoint.required and plan.obstacles:
+        without = planned(spec.model_copy(update={"checkpoint": None}))
+        if len(without.obstacles) < len(plan.obstacles):  # those in dollars
+            plan, warning = without, unaffordable_words(spec)
+    return with_warning(plan, warning)
 
 
 def plan_verdict(plan: RunPlan) -> list[str]:

@@ -51,6 +51,7 @@ class RunPlan:
     core: RunSpec | None  # input of the controller's core, without the run's id; None: refused
     obstacles: tuple[Obstacle, ...]  # why it cannot be launched as it is, on any machine
     start: Mapping[str, Any] | None = None  # the checkpoint with which it begins (`RunMeta.start_from`)
+    warnings: tuple[str, ...] = ()  # sentences that the run keeps, in its status and in its report
 
     @property
     def target(self) -> Target:

@@ -166,6 +166,7 @@ def _meta(
             sha256=None if task is None or task.facts is None else task.facts.sha256,
         ),
         start_from=planned.start,
+        warnings=planned.warnings,
         warmup_epochs=warmup_epochs,
         epochs=epochs,
         target_batch_size=spec.swarm.target_batch_size,

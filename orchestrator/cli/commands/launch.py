@@ -139,6 +139,7 @@ def _launch(
         return
     from orchestrator.cli.bring_up import make_run, start_run
     from orchestrator.controller import client
+    from orchestrator.launch.default_checkpoints import with_writable_checkpoints
     from orchestrator.launch.preflight import make_aws_role, preflight, refuse
 
     if there and there.is_file():
@@ -154,6 +155,7 @@ def _launch(
         from orchestrator.launch.start_from import with_start
 
         plan = with_start(plan, find_start(start, plan.spec, plan.on, home, os.environ))
+    plan = with_writable_checkpoints(plan)
     for line in (*plan_verdict(plan), *plan_lines(plan.document)):
         say(line)
     preflight(plan, home)
