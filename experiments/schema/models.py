@@ -342,6 +342,12 @@ class Measure(_Section):
         """Epochs of the whole run."""
         return self.warmup_epochs + self.epochs
 
+    def after(self, epoch: int) -> tuple[int, int]:
+        """The last epoch of the warm-up, and the number of measured ones, of a run that begins after `epoch`."""
+        last = self.all_epochs
+        warmup = min(epoch + self.warmup_epochs, last)
+        return warmup, last - warmup
+
 
 class Preempt(_Section):
     """Deliberate preemptions (emulated cloud)."""
