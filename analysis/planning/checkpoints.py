@@ -43,14 +43,17 @@ class PlannedCheckpoints:
 
 
 def planned_checkpoints(
-    spec: ExperimentSpec, book: PriceBook, duration_s: float | None
+    spec: ExperimentSpec, book: PriceBook, duration_s: float | None, start_epoch: int = 0
 ) -> PlannedCheckpoints | None:
-    """Plan the checkpoints of an experiment; None if it stores none. `duration_s`: of all epochs, at full scale."""
+    """Plan the checkpoints of an experiment; None if it stores none.
+
+    `start_epoch`: of the checkpoint with which the run begins. `duration_s`: of the epochs after it, at full scale.
+    """
     if spec.checkpoint is None:
         return None
     writer = writers_of(spec, book)[0]
     place = next(slot.places[0].infra for slot in slots(spec) if slot.name == writer)
-    one, count = checkpoint_bytes(spec), _count(spec, duration_s)
+    one, count = checkpoint_bytes(spec), _count(spec, duration_s, start_epoch)
     usd = None
     if one is not None and count is not None:
         usd = book.egress(place, spec.data.location, one * count)
@@ -124,12 +127,12 @@ def upload_prices(spec: ExperimentSpec, book: PriceBook) -> list[Price]:
     return [ladder.tiers[0] for ladder in ladders if ladder is not None]
 
 
-def _count(spec: ExperimentSpec, duration_s: float | None) -> int | None:
+def _count(spec: ExperimentSpec, duration_s: float | None, start_epoch: int) -> int | None:
     """Return the number of checkpoints; the state at the end is stored, too."""
     assert spec.checkpoint is not None
     every, every_s = spec.checkpoint.every_epochs, spec.checkpoint.every_s
     if every is not None:
-        return math.ceil((spec.measure.warmup_epochs + spec.measure.epochs) / every)
+        return math.ceil((spec.measure.all_epochs - start_epoch) / every)
     return None if duration_s is None or every_s is None else math.floor(duration_s / every_s) + 1
 
 

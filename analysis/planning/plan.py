@@ -232,8 +232,11 @@ def plan_of(
     price_tolerance: Decimal = TOLERANCE,
     notes: Iterable[str] = (),
     today: date | None = None,
+    start_epoch: int = 0,
 ) -> Plan:
     """Plan an experiment.
+
+    `start_epoch`: of the checkpoint with which the run begins; epochs, durations and dollars are those after it.
 
     `emulation` is the result of `experiments.emulation.scales.resolve_emulation`; its expected epochs (step times,
     slowest stream of the network) give the duration, and None means unknown. `usd_per_h` sums the first choice of
@@ -282,7 +285,8 @@ def plan_of(
         old = old_prices(_priced(peers), traffic_prices(spec, book, rented=rented), today)
         if not rented:  # the paper's prices are old on purpose: emulated runs are compared with it
             old = tuple(o for o in old if not (o.price.origin or "").startswith(f"{EMULATED_BOOK}.csv:"))
-    epochs = spec.measure.warmup_epochs + spec.measure.epochs
+    warmup_end, measured = spec.measure.after(start_epoch)
+    epochs = warmup_end - start_epoch + measured
     expected, raw = (emulation.study_epoch_s, emulation.epoch_s) if emulation else (None, None)
     duration_s = None if expected is None else expected * epochs
     vm_usd = None
@@ -302,8 +306,8 @@ def plan_of(
         limits=limits_of(spec),
         price_book=book.name,
         price_book_date=None if book.newest_date is None else book.newest_date.isoformat(),
-        warmup_epochs=spec.measure.warmup_epochs,
-        measured_epochs=spec.measure.epochs,
+        warmup_epochs=warmup_end - start_epoch,
+        measured_epochs=measured,
         emulated=emulation is not None and emulation.accelerators != REAL,
         emulation=emulation,
         duration_s=duration_s,
@@ -314,7 +318,7 @@ def plan_of(
         missing_prices=(*_unpriced(book, peers), *missing_traffic(spec, book, rented=rented)),
         old_prices=old,
         warnings=tuple(warnings_of(old, spec.prices, price_tolerance, rented=rented)),
-        checkpoints=planned_checkpoints(spec, book, duration_s),
+        checkpoints=planned_checkpoints(spec, book, duration_s, start_epoch),
         network_tuning=spec.network_tuning,
         task=None if spec.task is None else _task(spec, spec.task, emulation),
     )

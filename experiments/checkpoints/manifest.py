@@ -15,6 +15,7 @@ FORMAT = 1
 MAX_BYTES = 16_000_000
 """Size of a manifest.json; larger ones are not read."""
 _MAX_CHARACTERS = 500  # of a text
+_MAX_SETTINGS = 10_000  # of `trained_with`
 _MAX_S = 1e11  # Unix time of the year 5138
 _MAX_NUMBER = 10**18
 _SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
@@ -41,6 +42,8 @@ class Manifest:
     ran: str  # what was trained, as in the peer's status
     task_sha256: str  # of the experiment's task; "": a built-in model
     parent: str | None = None  # name of the checkpoint that the run was restored from
+    # {"optimizer": settings, "schedule": settings, "target_batch_size"}, as in the peer's config; None: not recorded
+    trained_with: Mapping[str, Any] | None = None
     files: Mapping[str, StoredFile] = field(default_factory=dict)  # by name relative to the checkpoint
 
     @property
@@ -71,6 +74,7 @@ class Manifest:
             "ran": self.ran,
             "task_sha256": self.task_sha256,
             "parent": self.parent,
+            "trained_with": None if self.trained_with is None else dict(self.trained_with),
             "files": files,
         }
         return json.dumps(document, indent=1) + "\n"
@@ -136,6 +140,7 @@ class Manifest:
             ran=_value(document, "ran", str),
             task_sha256=_value(document, "task_sha256", str),
             parent=_value(document, "parent", (str, type(None))),
+            trained_with=_trained_with(document.get("trained_with")),
             files=files,
         )
 
@@ -149,6 +154,17 @@ def _value(document: Mapping[str, Any], key: str, kinds: type | tuple[type, ...]
             f"{key} is {value!r:.60}, not printable text of at most {_MAX_CHARACTERS} characters"
         )
     return value
+
+
+def _trained_with(found: Any) -> Mapping[str, Any] | None:
+    """What the run trained with; None if it is not recorded."""
+    if found is None:
+        return None
+    if not isinstance(found, dict) or not isinstance(found.get("optimizer"), dict):
+        raise ValueError("trained_with is not an object with an optimizer")
+    if len(json.dumps(found)) > _MAX_SETTINGS:
+        raise ValueError(f"trained_with has more than {_MAX_SETTINGS} characters")
+    return found
 
 
 def corrupt(where: str, error: object) -> CheckpointError:

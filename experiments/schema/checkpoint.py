@@ -45,6 +45,11 @@ class Checkpoint(BaseModel):
         description="s3://bucket/prefix in the store of the data (data.endpoint). Default: `checkpoints` in the bucket of "
         "data.shards.",
     )
+    required: bool = Field(
+        default=True,
+        description="false: if the launch finds that nothing can be stored there, the run stores none, with a warning. true: "
+        "it is refused.",
+    )
 
     @model_validator(mode="after")
     def _one_of_both(self) -> Checkpoint:

@@ -342,6 +342,12 @@ class Measure(_Section):
         """Epochs of the whole run."""
         return self.warmup_epochs + self.epochs
 
+    def after(self, epoch: int) -> tuple[int, int]:
+        """The last epoch of the warm-up, and the number of measured ones, of a run that begins after `epoch`."""
+        last = self.all_epochs
+        warmup = min(epoch + self.warmup_epochs, last)
+        return warmup, last - warmup
+
 
 class Preempt(_Section):
     """Deliberate preemptions (emulated cloud)."""
@@ -468,7 +474,9 @@ class ExperimentSpec(_Section):
         default=None, description="When the training ends, besides after the epochs of `measure`."
     )
     checkpoint: Checkpoint | None = Field(
-        default=None, description="When and where checkpoints are stored. null: never."
+        default=None,
+        description="When and where checkpoints are stored. null: never. Without the key, rented VMs that train the model "
+        "itself store one every 3600 s, with required: false, and other runs none.",
     )
     budget_usd: f.Usd | None = Field(
         default=None, description="Budget of the run in dollars. Spending stops before it would be exceeded."

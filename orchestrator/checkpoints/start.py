@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -14,20 +16,22 @@ from orchestrator.checkpoints.sources import run_checkpoints
 from orchestrator.errors import UsageError
 from orchestrator.home import resolve_run, run_folder
 from orchestrator.launch.rent_checks import STORE_KEYS, aws_buckets, aws_written, reads_by_role
-from orchestrator.launch.start_from import StartFrom
+from orchestrator.launch.start_from import StartFrom, differences, training_settings
 from orchestrator.launch.store_client import client_options, store_keys
 
 if TYPE_CHECKING:
     from experiments.checkpoints.listing import Listed
     from experiments.checkpoints.manifest import Manifest
-    from experiments.checkpoints.store import CheckpointStore
+    from experiments.checkpoints.store import CheckpointStore, Source
 
 _CONNECT_S, _ATTEMPTS = 5.0, 2
+_STATE, _MAX_STATE_BYTES = "state/state.json", 64_000_000
 
 
 class _Found(NamedTuple):
     manifest: Manifest
     prefix: str
+    source: Source
     folder: str | None = None
 
 
@@ -48,7 +52,10 @@ def find_start(text: str, spec: ExperimentSpec, on: str, home: Path, environ: Ma
         else _of_run(text, spec, on, home, environ, embedded=embedded)
     )
     _check_fits(text, spec, found.manifest)
-    return StartFrom(found.prefix, found.manifest.name, found.manifest.epoch, found.folder)
+    _check_optimizer(text, spec, found)
+    before = found.manifest.trained_with
+    named = () if before is None else differences(training_settings(spec), before)
+    return StartFrom(found.prefix, found.manifest.name, found.manifest.epoch, found.folder, named)
 
 
 def _of_url(
@@ -97,7 +104,9 @@ def _of_run(
             )
         _verify(folder, manifest)
         bucket = shard_urls(spec.data.shards)[0].removeprefix("s3://").partition("/")[0]
-        return _Found(manifest, run_prefix(f"s3://{bucket}/checkpoints-from", run_id), str(folder))
+        return _Found(
+            manifest, run_prefix(f"s3://{bucket}/checkpoints-from", run_id), run.source, str(folder)
+        )
     theirs, ours = (one.data.endpoint.rstrip("/") for one in (run.spec, spec))
     if embedded or theirs != ours:
         raise UsageError(
@@ -114,7 +123,7 @@ def _in_store(
     if TARGETS[on].rents:
         _check_role(text, prefix, spec)
     store = _store(prefix, spec, environ)
-    return _Found(_newest(text, store.list(), name, prefix), prefix)
+    return _Found(_newest(text, store.list(), name, prefix), prefix, store)
 
 
 def _store(prefix: str, spec: ExperimentSpec, environ: Mapping[str, str]) -> CheckpointStore:
@@ -168,6 +177,37 @@ def _check_fits(text: str, spec: ExperimentSpec, manifest: Manifest) -> None:
             f"counts the epochs before the checkpoint too; raise measure.epochs, for example --set "
             f"measure.epochs={manifest.epoch + spec.measure.epochs}"
         )
+
+
+def _check_optimizer(text: str, spec: ExperimentSpec, found: _Found) -> None:
+    """Whether the optimizer's statistics are of its kind. Raises UsageError, CheckpointError, StorageError."""
+    kind = _optimizer_kind(found)
+    if kind is not None and kind != spec.swarm.optimizer.name:
+        raise UsageError(
+            f"--from {text}: {found.manifest.name} has the statistics of the optimizer {kind}, but swarm.optimizer of {spec.name} "
+            f"is {spec.swarm.optimizer.name}; set swarm.optimizer.name={kind}"
+        )
+
+
+def _optimizer_kind(found: _Found) -> str | None:
+    """The optimizer's kind as `swarm.optimizer.name` has it; None: unknown. Older manifests lack it, but not state.json."""
+    from experiments.checkpoints.errors import CheckpointError
+
+    manifest = found.manifest
+    if manifest.trained_with is not None:
+        return str(manifest.trained_with["optimizer"].get("name"))
+    stored = manifest.files.get(_STATE)
+    if stored is None or stored.size_bytes > _MAX_STATE_BYTES:
+        return None
+    with contextlib.closing(found.source.open(manifest.name, _STATE, stored.size_bytes)) as file:
+        content = b"".join(iter(lambda: file.read(1 << 20), b""))
+    try:
+        return str(json.loads(content)["optimizer"]).lower()  # the class: Adam, AdamW, SGD, Lamb
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        where = found.source.where(manifest.name, _STATE)
+        raise CheckpointError(
+            "corrupt", f"{where} cannot be read ({error}); choose another checkpoint"
+        ) from error
 
 
 def _ran(model: str) -> str:

@@ -15,11 +15,18 @@ from analysis.planning.plan import TOLERANCE, Quoter
 from cloud.targets import TARGETS
 from experiments.schema.models import ExperimentSpec
 from orchestrator.cli.render.assumed import assumed_paths
-from orchestrator.errors import UsageError
+from orchestrator.errors import StalePlanError, UsageError
 from orchestrator.home import home_folder, new_run_id
+from orchestrator.launch.default_checkpoints import (
+    default_note,
+    unaffordable_words,
+    with_default_checkpoints,
+    with_warning,
+)
 from orchestrator.launch.machine_checks import machine_obstacles
 from orchestrator.launch.obstacles import verdict_lines
 from orchestrator.launch.plan_run import RunPlan, host_cores, plan_run
+from orchestrator.launch.start_from import StartFrom
 from orchestrator.launch.task_facts import resolve_task
 
 _RUN_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
@@ -38,24 +45,68 @@ def plan_for(
     check_prices: Callable[[Quoter], None] | None = None,
     *,
     build: bool = True,
+    start: StartFrom | None = None,
 ) -> RunPlan:
     """Plan a run from this machine; see `orchestrator.launch.plan_run.plan_run`.
 
-    `build`: whether a task may be built to learn its size (`orchestrator.launch.task_facts`). Raises StalePlanError if the
+    `build`: whether a task may be built to learn its size (`orchestrator.launch.task_facts`). `start`: the checkpoint with
+    which it begins. Raises StalePlanError if the
     task of an approved plan has changed.
     """
+    spec, warning = with_default_checkpoints(spec, on)
     spec, task_obstacles = resolve_task(spec, home_folder(), build=build)
-    return plan_run(
-        spec,
-        on,
-        cores=host_cores(),
-        price_tolerance=price_tolerance,
-        approved=approved,
-        check_prices=check_prices,
-        notes=() if TARGETS[on].rents else assumed_paths(spec),
-        today=today(),
-        task_obstacles=task_obstacles,
-    )
+
+    def planned(spec: ExperimentSpec) -> RunPlan:
+        return plan_run(
+            spec,
+            on,
+            cores=host_cores(),
+            price_tolerance=price_tolerance,
+            approved=approved,
+            check_prices=check_prices,
+            notes=default_note(spec) if TARGETS[on].rents else assumed_paths(spec),
+            today=today(),
+            task_obstacles=task_obstacles,
+            start=start,
+        )
+
+    plan = planned(spec)
+    if spec.checkpoint is not None and not spec.checkpoint.required and plan.obstacles:
+        without = planned(spec.model_copy(update={"checkpoint": None}))
+        if len(without.obstacles) < len(plan.obstacles):  # those in dollars
+            plan, warning = without, unaffordable_words(spec)
+    return with_warning(plan, warning)
+
+
+def plan_from(
+    plan: RunPlan, start: str, price_tolerance: Decimal, approved: Mapping[str, Any] | None = None
+) -> RunPlan:
+    """Plan the same run again, beginning with a checkpoint. `start`: as `orchestrator.checkpoints.start.find_start` takes it.
+
+    Raises the errors of `find_start`, and StalePlanError if the approved plan begins with another checkpoint.
+    """
+    from orchestrator.checkpoints.start import find_start
+
+    found = find_start(start, plan.spec, plan.on, home_folder(), os.environ)
+    planned = (approved or {}).get("start_from")
+    if planned is not None and planned["name"] != found.name:
+        raise StalePlanError(
+            f"the plan begins with the checkpoint {planned['name']}, but that of {start} is {found.name} now; create the plan "
+            "again with `orch plan --from`"
+        )
+    again = plan_for(plan.spec, plan.on, price_tolerance, approved, start=found)
+    for warning in plan.warnings:
+        again = again if warning in again.warnings else with_warning(again, warning)
+    return again
+
+
+def saved_start(document: Mapping[str, Any]) -> str:
+    """The checkpoint with which a saved plan begins, as `find_start` takes it; "" if it begins from scratch."""
+    start = document.get("start_from")
+    if start is None:
+        return ""
+    prefix = str(start["prefix"])
+    return prefix.rpartition("/")[2] if start["folder"] else f"{prefix}/{start['name']}"
 
 
 def plan_verdict(plan: RunPlan) -> list[str]:

@@ -31,6 +31,7 @@ from orchestrator.launch.rent_checks import rent_obstacles
 from orchestrator.launch.rented import full_scale_emulation, patient, planned_quoter
 from orchestrator.launch.requirement_checks import replaced_pins
 from orchestrator.launch.run_spec import check_money, how_to_add, run_spec
+from orchestrator.launch.start_from import StartFrom
 from orchestrator.quotes import sky_quoter
 
 _UNNAMED = "planned"  # the run's id until it has one
@@ -51,6 +52,7 @@ class RunPlan:
     core: RunSpec | None  # input of the controller's core, without the run's id; None: refused
     obstacles: tuple[Obstacle, ...]  # why it cannot be launched as it is, on any machine
     start: Mapping[str, Any] | None = None  # the checkpoint with which it begins (`RunMeta.start_from`)
+    warnings: tuple[str, ...] = ()  # sentences that the run keeps, in its status and in its report
 
     @property
     def target(self) -> Target:
@@ -86,13 +88,15 @@ def plan_run(
     notes: Iterable[str] = (),
     today: date | None = None,
     task_obstacles: tuple[Obstacle, ...] = (),
+    start: StartFrom | None = None,
 ) -> RunPlan:
     """Plan a run on this machine ("local") or on rented VMs ("sky") without network access.
 
     `approved`: document of an earlier plan, whose instance types and prices replace today's.
     `check_prices` is called with today's quoter and may raise. `notes`: additional notes for the plan. `today`: for
     the age of prices; None: unknown. `task_obstacles`: why the experiment's task could not be built; a task that has
-    not been built has no scales. Raises PriceBookError, StalePlanError. Obstacles to a launch are in the plan.
+    not been built has no scales. `start`: the checkpoint with which it begins. Raises PriceBookError,
+    StalePlanError. Obstacles to a launch are in the plan.
     """
     rented = TARGETS[on].rents
     book = _book(spec, approved, rented=rented)
@@ -109,6 +113,7 @@ def plan_run(
         price_tolerance=price_tolerance,
         notes=[*scales.notes, *notes],
         today=today,
+        start_epoch=0 if start is None else start.epoch,
     ).as_dict()
     core, money = _core(spec, shown, book, scales, rented=rented, today=today)
     obstacles = (*_of_experiment(spec, on), *task_obstacles, *scales.obstacles, *money)
@@ -117,9 +122,12 @@ def plan_run(
         "launchable": not obstacles,
         "obstacles": [obstacle.as_dict() for obstacle in obstacles],
         **shown,
-        "notes": [*dated, *shown["notes"]],
+        "notes": [*dated, *shown["notes"], *(() if start is None else start.notes(spec))],
     }
-    return RunPlan(spec, on, book, scales.emulation, document, core, obstacles)
+    begins = None if start is None else start.to_json()
+    if begins is not None:
+        document["start_from"] = begins
+    return RunPlan(spec, on, book, scales.emulation, document, core, obstacles, begins)
 
 
 def approved_plan(spec: ExperimentSpec, on: str, document: Mapping[str, Any], *, cores: int) -> RunPlan:

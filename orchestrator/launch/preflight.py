@@ -15,17 +15,15 @@ from experiments.schema.models import ExperimentSpec
 from experiments.schema.shards import shard_urls
 from metrics.store.database import DiskFullError
 from orchestrator.errors import RaySessionError
-from orchestrator.launch.checkpoint_config import checkpoint_prefix
 from orchestrator.launch.machine_checks import machine_obstacles
 from orchestrator.launch.obstacles import Obstacle, ObstacleCode, refusal
 from orchestrator.launch.plan_run import RunPlan
 from orchestrator.launch.rent_checks import STORE_KEYS, aws_buckets, aws_written, has_aws_places
 from orchestrator.launch.secret_values import secret_values
-from orchestrator.launch.store_client import client_options, store_client
+from orchestrator.launch.store_client import store_client
 
 _CONNECT_S = 5.0
 _PRIVATE = "or, if only the VMs {}, set data.private: true to skip this check"
-_PROBED = "preflight"  # in place of a run's id
 _ROOM_BYTES = 100_000_000  # the data set, its copies in the peers' caches, records, logs
 
 
@@ -90,15 +88,13 @@ def _check_rented_data(spec: ExperimentSpec, values: Mapping[str, str]) -> None:
 def _check_checkpoints(plan: RunPlan, keys: Mapping[str, str]) -> None:
     """Store and delete an object where the checkpoints will be. Raises UsageError if that is impossible, StorageError."""
     spec = plan.spec
-    if spec.checkpoint is None:
-        return
+    if spec.checkpoint is None or not spec.checkpoint.required:
+        return  # see `default_checkpoints.with_writable_checkpoints`
     from experiments.checkpoints.errors import CheckpointError
-    from experiments.checkpoints.store import CheckpointStore
+    from orchestrator.launch.default_checkpoints import checkpoint_store
 
-    options = {**client_options(spec, keys), "connect_timeout_s": _CONNECT_S, "attempts": 2}
-    store = CheckpointStore(checkpoint_prefix(spec, _PROBED), {"endpoint": spec.data.endpoint, **options})
     try:
-        store.check_writable()
+        checkpoint_store(plan, keys).check_writable()
     except CheckpointError as error:
         advice = f"; {_PRIVATE.format('may write there')}" if plan.target.rents else ""
         found = Obstacle(ObstacleCode.CHECKPOINT_PLACE, f"{error}{advice}")

@@ -52,7 +52,6 @@ from orchestrator.launch.plan_run import RunPlan
 from orchestrator.launch.preemptions import preempt_options
 from orchestrator.launch.rented import sky_meta
 from orchestrator.launch.secret_values import secret_values
-from orchestrator.launch.start_from import epochs_after
 from orchestrator.launch.start_lock import start_lock
 from orchestrator.launch.task_code import ship_task
 from orchestrator.metrics_address import chosen_address
@@ -140,7 +139,7 @@ def _meta(
     model, task = model_of(spec), spec.task
     figures = paper_basis(spec).published
     start_epoch = 0 if planned.start is None else int(planned.start["epoch"])
-    warmup_epochs, epochs = epochs_after(spec, start_epoch)
+    warmup_epochs, epochs = spec.measure.after(start_epoch)
     return RunMeta(
         run_id=run_id,
         experiment=to_document(spec),
@@ -167,6 +166,7 @@ def _meta(
             sha256=None if task is None or task.facts is None else task.facts.sha256,
         ),
         start_from=planned.start,
+        warnings=planned.warnings,
         warmup_epochs=warmup_epochs,
         epochs=epochs,
         target_batch_size=spec.swarm.target_batch_size,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from experiments.schema.models import ExperimentSpec
-from orchestrator.launch.plan_run import RunPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,27 +18,59 @@ class StartFrom:
     name: str
     epoch: int
     folder: str | None = None  # its copy on this machine, which is stored there before the peers start
+    differences: tuple[
+        str, ...
+    ] = ()  # from the run that stored it, such as "target batch size 512 instead of 256"
 
     def to_json(self) -> dict[str, Any]:
         """The value of `RunMeta.start_from`."""
         return {"prefix": self.prefix, "name": self.name, "epoch": self.epoch, "folder": self.folder}
 
-
-def with_start(plan: RunPlan, start: StartFrom) -> RunPlan:
-    """The plan of the same run, which begins with this checkpoint."""
-    warmup, measured = epochs_after(plan.spec, start.epoch)
-    note = (
-        f"starts from {start.prefix}/{start.name}: epoch {start.epoch + 1} is its first one, with {warmup - start.epoch} "
-        f"warm-up + {measured} measured epochs left; duration and cost above are those of all epochs"
-    )
-    notes = [*plan.document.get("notes", ()), note]
-    return replace(
-        plan, document={**plan.document, "notes": notes, "start_from": start.to_json()}, start=start.to_json()
-    )
+    def notes(self, spec: ExperimentSpec) -> tuple[str, ...]:
+        """What the plan says of it."""
+        warmup, measured = spec.measure.after(self.epoch)
+        begins = (
+            f"starts from {self.prefix}/{self.name}: epoch {self.epoch + 1} is its first one, with {warmup - self.epoch} "
+            f"warm-up + {measured} measured epochs left; duration and cost above are those of the epochs left"
+        )
+        if not self.differences:
+            return (begins,)
+        return (begins, f"differs from the run that stored {self.name}: {'; '.join(self.differences)}")
 
 
-def epochs_after(spec: ExperimentSpec, epoch: int) -> tuple[int, int]:
-    """The last epoch of the warm-up, and the number of measured ones, of a run that begins after `epoch`."""
-    last = spec.measure.all_epochs
-    warmup = min(epoch + spec.measure.warmup_epochs, last)
-    return warmup, last - warmup
+def training_settings(spec: ExperimentSpec) -> dict[str, Any]:
+    """How an experiment trains, as the manifests of its checkpoints say it (`Manifest.trained_with`)."""
+    swarm = spec.swarm
+    return {
+        "optimizer": swarm.optimizer.as_mapping(),
+        "schedule": {} if swarm.schedule is None else swarm.schedule.as_mapping(spec.measure.all_epochs),
+        "target_batch_size": swarm.target_batch_size,
+    }
+
+
+def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> tuple[str, ...]:
+    """Name what differs between two results of `training_settings`, such as `optimizer.lr 0.02 instead of 0.01`."""
+    mine, other = (_flat(json.loads(json.dumps(settings))) for settings in (ours, theirs))
+    names = [
+        name for name in (*mine, *(n for n in other if n not in mine)) if mine.get(name) != other.get(name)
+    ]
+    if ("schedule.kind" in names) and ("schedule.kind" not in mine or "schedule.kind" not in other):
+        kinds = (settings.get("schedule.kind", "no schedule") for settings in (mine, other))
+        names = [name for name in names if not name.startswith("schedule.")]
+        return (*(_said(name, mine, other) for name in names), "schedule: {} instead of {}".format(*kinds))
+    return tuple(_said(name, mine, other) for name in names)
+
+
+def _said(name: str, mine: Mapping[str, Any], other: Mapping[str, Any]) -> str:
+    ours, theirs = (json.dumps(s[name]) if name in s else "the default" for s in (mine, other))
+    return f"{name} {ours} instead of {theirs}".replace('"', "")
+
+
+def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """One level of keys: `optimizer.lr`."""
+    found: dict[str, Any] = {}
+    for key, value in settings.items():
+        found |= (
+            {f"{key}.{name}": v for name, v in value.items()} if isinstance(value, dict) else {key: value}
+        )
+    return found

@@ -192,6 +192,11 @@ class Checkpoints:
             ran=self._ran,
             task_sha256=task_sha256(config),
             parent=None if base is None else base.name,
+            trained_with={
+                "optimizer": dict(config.optimizer),
+                "schedule": dict(config.schedule),
+                "target_batch_size": config.target_batch_size,
+            },
         )
         self._writer.begin(manifest, {"lineage": self._optimizer.lineage}, needed)
 

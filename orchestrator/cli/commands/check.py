@@ -119,6 +119,7 @@ def _print_aws_role(experiment: str, overrides: Sequence[str]) -> None:
     from cloud.sky.aws.role import commands
     from experiments.parse import SpecError, load
     from orchestrator.cli.exits import WRONG
+    from orchestrator.launch.default_checkpoints import with_default_checkpoints
     from orchestrator.launch.rent_checks import aws_buckets, aws_written, has_aws_places
 
     try:
@@ -129,6 +130,7 @@ def _print_aws_role(experiment: str, overrides: Sequence[str]) -> None:
     if not has_aws_places(spec):
         typer.echo(f"{spec.name} has no places on AWS and needs no IAM role", err=True)
         raise typer.Exit(WRONG)
+    spec, _ = with_default_checkpoints(spec, "sky")
     typer.echo(commands(aws_buckets(spec), written=aws_written(spec)), nl=False)
     typer.echo(
         "In the last command, replace YOUR-USER by the IAM user who launches. For an identity other than an IAM user (a "

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import sys
+from collections.abc import Mapping
 from decimal import Decimal
 from enum import StrEnum
 from functools import partial
@@ -119,7 +119,7 @@ def _launch(
     JSON: as `orch report RUN -o json`; with --detach {"schema_version", "run_id", "status"}
     """
     from orchestrator.cli.render.summary import plan_lines, plan_table, rent_question
-    from orchestrator.cli.starting import checked_id, new_id, plan_json, plan_verdict
+    from orchestrator.cli.starting import checked_id, new_id, plan_from, plan_json, plan_verdict, saved_start
     from orchestrator.errors import UsageError
     from orchestrator.home import home_folder, run_folder
 
@@ -131,7 +131,9 @@ def _launch(
             "--dry-run contacts nothing, and --from must look for the checkpoint; omit one of them"
         )
     if dry_run:
-        plan, _ = _choose(experiment, overrides or [], matrix or [], on, plan_file, tolerance, measure=False)
+        plan, _, _ = _choose(
+            experiment, overrides or [], matrix or [], on, plan_file, tolerance, measure=False
+        )
         parts = (*plan_verdict(plan), "", plan_table(plan.document) + "\n".join(plan_lines(plan.document)))
         text = "\n".join(parts)
         typer.echo(plan_json(plan) if output is ResultForm.json else text)
@@ -139,21 +141,21 @@ def _launch(
         return
     from orchestrator.cli.bring_up import make_run, start_run
     from orchestrator.controller import client
+    from orchestrator.launch.default_checkpoints import with_writable_checkpoints
     from orchestrator.launch.preflight import make_aws_role, preflight, refuse
 
     if there and there.is_file():
         say(f"{run_id} exists: attaching to it; the file, the plan, --from and --set are ignored")
         _watch(client.attach(run_id, home), home, detach, output)
         return
-    plan, document = _choose(
+    plan, document, approved = _choose(
         experiment, overrides or [], matrix or [], on, plan_file, tolerance, measure=True
     )
     refuse(plan)
-    if start:
-        from orchestrator.checkpoints.start import find_start
-        from orchestrator.launch.start_from import with_start
-
-        plan = with_start(plan, find_start(start, plan.spec, plan.on, home, os.environ))
+    if start := start or saved_start(approved or {}):
+        plan = plan_from(plan, start, tolerance, approved)
+        refuse(plan)
+    plan = with_writable_checkpoints(plan)
     for line in (*plan_verdict(plan), *plan_lines(plan.document)):
         say(line)
     preflight(plan, home)
@@ -185,8 +187,8 @@ def _choose(
     tolerance: Decimal,
     *,
     measure: bool,
-) -> tuple[RunPlan, bytes]:
-    """Return the plan and the content of the experiment file, from the file or from a saved plan.
+) -> tuple[RunPlan, bytes, Mapping[str, Any] | None]:
+    """Return the plan, the content of the experiment file, and the document of the saved plan, if it is from one.
 
     `measure`: read the size of a task's samples from its store.
     """
@@ -203,7 +205,7 @@ def _choose(
         where = (on or Where.local).value
         spec = load(experiment, overrides, matrix)
         measured = with_measured_samples(spec, where) if measure else spec
-        return plan_for(measured, where, tolerance), source(experiment, spec)
+        return plan_for(measured, where, tolerance), source(experiment, spec), None
     from importlib.metadata import version
 
     import yaml
@@ -222,7 +224,7 @@ def _choose(
         )
     document = yaml.safe_dump(to_document(saved.spec), sort_keys=False, allow_unicode=True).encode()
     check = partial(refuse_if_stale, saved, tolerance)
-    return plan_for(saved.spec, saved.on, tolerance, saved.plan, check), document
+    return plan_for(saved.spec, saved.on, tolerance, saved.plan, check), document, saved.plan
 
 
 def _attach(run: RunArgument, output: OutputOption = ResultForm.text) -> None:

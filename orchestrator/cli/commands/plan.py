@@ -60,6 +60,14 @@ def _plan(
             help="Output format, or a .json file to save the plan to.",
         ),
     ] = "table",
+    start: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            metavar="RUN|URL",
+            help="Begin with a checkpoint, as `orch launch --from`: the plan is that of the epochs left.",
+        ),
+    ] = "",
     price_tolerance: Annotated[
         float,
         typer.Option(min=0, max=10, help="Accept VM prices up to this fraction above the plan (0.1 = 10 %)."),
@@ -72,7 +80,8 @@ def _plan(
     VMs and traffic, and the budget. With -o FILE.json the plan is saved, and `orch launch --plan FILE.json` launches
     exactly that plan.
 
-    Works from files only: no network, no credentials; nothing is started. Prices for --on sky come from SkyPilot's
+    Works from files only, except with --from, which looks the checkpoint up in the store as the launch does: no network,
+    no credentials; nothing is started. Prices for --on sky come from SkyPilot's
     catalogs if they are on this machine, else from price books: rows of your own (`--set prices=auto,mine.csv`,
     docs/prices.md), then the newest row of the shipped books. The source is shown with each price.
 
@@ -92,13 +101,16 @@ def _plan(
     from orchestrator.cli.exits import REFUSED
     from orchestrator.cli.render.summary import plan_lines, plan_table
     from orchestrator.cli.render.words import owner_words
-    from orchestrator.cli.starting import plan_for, plan_json, plan_verdict
+    from orchestrator.cli.starting import plan_for, plan_from, plan_json, plan_verdict
     from orchestrator.home import home_folder, stored_owner
 
     if output not in ("table", "json") and not output.endswith(".json"):
         raise typer.BadParameter(f"'{output[:80]}' is not table, json or the name of a .json file")
     spec = load(experiment, overrides or (), matrix or ())
-    plan = plan_for(spec, on.value, Decimal(str(price_tolerance)))
+    tolerance = Decimal(str(price_tolerance))
+    plan = plan_for(spec, on.value, tolerance)
+    if start and not plan.obstacles:
+        plan = plan_from(plan, start, tolerance)
     if output == "json":
         typer.echo(plan_json(plan))
     elif output == "table":

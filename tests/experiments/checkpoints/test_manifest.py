@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import string
+from dataclasses import replace
 
 import pytest
 from checkpoint_rig import manifest
@@ -37,6 +38,7 @@ MANIFESTS = st.builds(
     ran=TEXT,
     task_sha256=st.text(string.hexdigits, max_size=64),
     parent=st.none() | TEXT,
+    trained_with=st.none() | st.just({"optimizer": {"name": "adam"}, "schedule": {}, "target_batch_size": 64}),
     files=FILES,
 )  # fmt: skip
 
@@ -53,6 +55,8 @@ def test_a_manifest_survives_its_json(made):
 @given(MANIFESTS, st.data())
 def test_a_manifest_that_lacks_a_key_is_refused(made, data):
     document = json.loads(made.to_json())
+    del document["trained_with"]  # those of earlier versions lack it
+    assert Manifest.from_json(json.dumps(document), "here") == replace(made, trained_with=None)
     del document[data.draw(st.sampled_from(sorted(document)))]
     with pytest.raises(CheckpointError, match="here is not the manifest of a checkpoint") as raised:
         Manifest.from_json(json.dumps(document), "here")
@@ -78,6 +82,9 @@ def test_a_manifest_that_lacks_a_key_is_refused(made, data):
         ({"slot": "\ud800"}, "corrupt", r"slot is '\\ud800', not printable"),
         ({"ran": "\x1b[31m"}, "corrupt", "ran is .*, not printable"),
         ({"parent": "x" * 501}, "corrupt", "at most 500 characters"),
+        ({"trained_with": []}, "corrupt", "trained_with is not an object"),
+        ({"trained_with": {"optimizer": "adam"}}, "corrupt", "trained_with is not an object"),
+        ({"trained_with": {"optimizer": {"name": "x" * 10_000}}}, "corrupt", "more than 10000 characters"),
         (files_of("model/" + "é" * 128), "corrupt", "is not a file of"),
         (files_of("model/\ud800"), "corrupt", "is not a file of"),
         (files_of("model/a", "model/a/b"), "corrupt", "model/a is a file, and the folder"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import sys
 from collections.abc import Callable, Mapping
@@ -26,7 +27,7 @@ from experiments.checkpoints.store import CheckpointStore
 from experiments.checkpoints.upload import describe, upload
 from experiments.parse.load import load, to_document
 from experiments.peer.checkpoints.schedule import Checkpointing, Start, writing_slot
-from experiments.schema.models import ExperimentSpec
+from experiments.schema.models import ExperimentSpec, Optimizer
 from metrics.records import EventRecord
 from metrics.store.database import RunStore
 from orchestrator.checkpoints.pulled import pull
@@ -38,6 +39,7 @@ from orchestrator.first_steps.trial import as_on_a_peer, copied_code, lone_confi
 from orchestrator.home import run_folder
 from orchestrator.launch.checkpoint_config import checkpoint_config
 from orchestrator.launch.prepare import _local_options
+from orchestrator.launch.start_from import training_settings
 from orchestrator.launch.task_facts import resolve_task
 
 STORED, LOCAL = (
@@ -420,6 +422,75 @@ def test_a_run_begins_with_the_newest_checkpoint_of_a_local_run(
     assert options.restore_arguments == {"prefix": prefix, "folder": str(kept)}
 
 
+def test_the_plan_is_that_of_the_epochs_left(world: World, orch: Call, monkeypatch: pytest.MonkeyPatch):
+    at = ("mine.yaml", "--set", "measure.epochs=6")
+    _, whole, _ = orch("plan", *at, "-o", "json")
+    code, left, err = orch("plan", *at, "--from", LOCAL, "-o", "json")
+    assert code == 0, err
+    newest = world.checkpoints[1].name
+    assert (whole["epochs"], left["epochs"]) == (
+        {"warmup": 1, "measured": 6},
+        {"warmup": 1, "measured": 4},
+    )
+    assert (left["start_from"]["name"], left["start_from"]["epoch"]) == (newest, 2)
+    assert "start_from" not in whole
+    assert "duration and cost above are those of the epochs left" in left["notes"][-1]
+    assert (whole["checkpoints"]["count"], left["checkpoints"]["count"]) == (
+        math.ceil(7 / every(world)),
+        math.ceil(5 / every(world)),
+    )
+    for figure in ("duration_s", "raw_duration_s"):
+        assert whole[figure] is None or left[figure] == pytest.approx(whole[figure] * 5 / 7)
+    code, _, err = orch("plan", *at, "--from", LOCAL, "-o", "plan.json")
+    assert code == 0, err
+    folder = run_folder(world.home, "next")
+    monkeypatch.setattr(client, "launch", lambda run_id, home: client.RunConnection(run_id, folder))
+    code, _, err = orch("launch", "--plan", "plan.json", "--yes", "--detach", "--run-id", "next")
+    assert code == 0, err
+    with RunStore.open_reader(folder / "run.db") as store:
+        assert store.run_meta().start_from == left["start_from"]
+    shutil.rmtree(run_folder(world.home, LOCAL) / "checkpoints" / newest)
+    code, _, err = orch("launch", "--plan", "plan.json", "--yes", "--detach")
+    assert code == 7
+    assert f"the plan begins with the checkpoint {newest}" in err
+
+
+def every(world: World) -> int:
+    """`checkpoint.every_epochs` of mine.yaml."""
+    found = load("mine.yaml", (), ()).checkpoint
+    assert found is not None
+    assert found.every_epochs is not None
+    return found.every_epochs
+
+
+def test_what_is_trained_differently_is_named(world: World, rented: ExperimentSpec):
+    newest = world.checkpoints[1]
+    before = {
+        "optimizer": {"name": "adam", "lr": 0.5, "betas": [0.9, 0.99]},
+        "schedule": {"kind": "cosine", "epochs": 9, "warmup_epochs": 0},
+        "target_batch_size": 77,
+    }
+    stored = replace(newest, run_id=LOCAL, trained_with=before)
+    manifest = run_folder(world.home, LOCAL) / "checkpoints" / newest.name / "manifest.json"
+    manifest.write_text(stored.to_json())
+    assert Manifest.from_json(stored.to_json(), "here") == stored
+    found = find_start(LOCAL, rented, "local", world.home, {})
+    swarm = rented.swarm
+    assert set(found.differences) >= {
+        f"optimizer.lr {swarm.optimizer.lr} instead of 0.5",
+        "optimizer.betas the default instead of [0.9, 0.99]",
+        f"target_batch_size {swarm.target_batch_size} instead of 77",
+        "schedule: no schedule instead of cosine",
+    }
+    assert "differs from the run that stored" in found.notes(rented)[-1]
+    manifest.write_text(replace(stored, trained_with={**before, "optimizer": {"name": "lamb"}}).to_json())
+    with pytest.raises(UsageError, match=r"set swarm\.optimizer\.name=lamb"):
+        find_start(LOCAL, rented, "local", world.home, {})
+    same = replace(stored, trained_with=training_settings(rented))
+    manifest.write_text(same.to_json())
+    assert find_start(LOCAL, rented, "local", world.home, {}).differences == ()
+
+
 @pytest.fixture
 def rented(world: World) -> ExperimentSpec:
     """The experiment on rented VMs whose store is that of STORED."""
@@ -444,6 +515,7 @@ def test_a_checkpoint_in_the_store_is_named_by_run_or_url(world: World, rented: 
 
 def test_a_checkpoint_that_does_not_fit_is_refused(world: World, rented: ExperimentSpec):
     short = {"measure": rented.measure.model_copy(update={"warmup_epochs": 1, "epochs": 1})}
+    sgd = {"swarm": rented.swarm.model_copy(update={"optimizer": Optimizer(name="sgd")})}
     padded, other = {"task": None, "model": "digits"}, {"task": None, "model": "ResNet18", "emulation": None}
     for text, on, changes, says in (
         (f"s3://{PREFIX}/{STORED}", "local", {}, "uses the embedded store of a local run"),
@@ -453,6 +525,8 @@ def test_a_checkpoint_that_does_not_fit_is_refused(world: World, rented: Experim
         (f"s3://{PREFIX}/{STORED}/epoch-00000009-a", "sky", {}, "epoch-00000009-a is not in"),
         ("s3://digits", "sky", {}, "give s3://bucket/prefix/<run id>"),
         (LOCAL, "local", short, "raise measure.epochs, for example --set measure.epochs=3"),
+        (LOCAL, "local", sgd, "has the statistics of the optimizer adam, but swarm.optimizer of mine is sgd"),
+        (STORED, "sky", sgd, "set swarm.optimizer.name=adam"),
         (LOCAL, "local", padded, "emulates padded accelerators"),
         (LOCAL, "local", other, "but mine trains ResNet18 with none"),
     ):  # fmt: skip

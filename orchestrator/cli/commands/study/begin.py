@@ -53,6 +53,7 @@ def begin_study(
         say("dry run: nothing was contacted or rented")
         return None
     from orchestrator.home import new_run_id
+    from orchestrator.launch.default_checkpoints import with_writable_checkpoints
     from orchestrator.launch.preflight import preflight
     from orchestrator.study.definition import StudyDefinition, create_study
 
@@ -76,6 +77,8 @@ def begin_study(
         )
     for m in members:
         preflight(planned[m.key], home)
+        for warning in with_writable_checkpoints(planned[m.key]).warnings:
+            say(f"warning: {m.key}: {warning}")
     confirm(
         study_question(document),
         yes=yes,

@@ -26,6 +26,7 @@ from orchestrator.controller import client
 from orchestrator.controller.actor import began, controller_alive
 from orchestrator.errors import ControllerLostError, OrchError, StalePlanError, TeardownError
 from orchestrator.home import run_folder
+from orchestrator.launch.default_checkpoints import with_writable_checkpoints
 from orchestrator.launch.plan_run import approved_plan, host_cores
 from orchestrator.launch.preflight import make_aws_role, preflight
 from orchestrator.study.runner import Inspection, RunError, Watched
@@ -71,7 +72,8 @@ class RunLauncher:
             spec = from_document(dict(document))
             plan = approved_plan(spec, study.on, study.plans[job.key], cores=host_cores())
             preflight(plan, self._home)
-            make_aws_role(spec, study.on)
+            plan = with_writable_checkpoints(plan)
+            make_aws_role(plan.spec, study.on)
             make_run(plan, text, run_id, self._home)
             start_run(run_id, self._home, study.on)
         except (TeardownError, DiskFullError, StalePlanError, PriceBookError):

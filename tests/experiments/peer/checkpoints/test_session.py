@@ -68,8 +68,9 @@ class FakePeer:
             starts_at=lambda epoch: self.calls.append(("announced", epoch)),
         )
         config: Any = SimpleNamespace(
-            run_id=RUN, vm=f"{RUN}-{self.slot}-1", slot=self.slot, target_batch_size=64, task={"sha256": SHA}
-        )
+            run_id=RUN, vm=f"{RUN}-{self.slot}-1", slot=self.slot, target_batch_size=64, task={"sha256": SHA},
+            optimizer={"name": "adam", "lr": 0.01}, schedule={},
+        )  # fmt: skip
         settings = Checkpointing(PREFIX, 2, ("a", "b"), self.every_epochs, self.every_s, self.start)
         report = CheckpointReport(Status(self.folder / "status.json"))
         self.trained = Trained(self.task, lambda: self.chosen, self.extra)
