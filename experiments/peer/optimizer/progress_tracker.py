@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import threading
 import time
 from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
@@ -15,6 +17,7 @@ from experiments.peer.swarm.members import IsMember, anybody, valid_reports
 
 _log = logging.getLogger(__name__)
 _LATE_S = 3.0  # tolerance for slow DHT responses, which are not a standstill
+_REPORT_EACH_S = 0.25  # at least between two reports of further samples; the others fetch every 0.5 s at most
 _CREDITS_COME_S = 5.0  # time after an own credit in which those of the others arrive
 
 
@@ -25,6 +28,10 @@ class PunctualTracker(ProgressTracker):
     and their reports arrive later. Hivemind compares the clock with the estimate exactly, so in about every second epoch
     a peer starts another step and the others wait for it. A tolerance of half a step avoids this and cannot end an epoch
     a step too early.
+
+    Reports further samples of an epoch at most every `_REPORT_EACH_S`, where Hivemind reports each step: a report takes about
+    5 ms of CPU time (of this process and the DHT's), which is an eighth of a core if a step takes 40 ms. The others
+    extrapolate from the last report. The beginning of an epoch, a pause and credited samples are reported at once.
     """
 
     samples_per_step = 0
@@ -36,6 +43,56 @@ class PunctualTracker(ProgressTracker):
     _credited_s = float("-inf")
     _round_since: float | None = None  # start (DHT time) of a round that overlaps with calculation
     held = False  # paused: this peer adds no samples to the epoch
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._report_now = (
+            threading.Event()
+        )  # the next report does not wait; the thread starts in Hivemind's __init__
+        super().__init__(*args, **kwargs)
+
+    def report_local_progress(
+        self, local_epoch: int, samples_accumulated: int, update_global_samples: bool = True
+    ) -> None:
+        """Set this peer's samples of the epoch, and report them: at once if they are not more than before."""
+        before = self.local_progress
+        further = local_epoch == before.epoch and samples_accumulated > before.samples_accumulated
+        super().report_local_progress(local_epoch, samples_accumulated, update_global_samples)
+        if not further:
+            self._report_now.set()
+
+    async def _progress_reporter(self) -> None:
+        """Like Hivemind's, but at the pace given above."""
+        loop = asyncio.get_running_loop()
+        reported_s, reported_epoch = float("-inf"), float("-inf")
+        store: asyncio.Task[Any] | None = None
+        dht: Any = self.dht
+        try:
+            while not self.shutdown_triggered.is_set():
+                repeat_s = max(0.0, reported_s + self.metadata_expiration / 2 - get_dht_time())
+                if await loop.run_in_executor(None, self.should_report_progress.wait, repeat_s):
+                    early_s = reported_s + _REPORT_EACH_S - get_dht_time()
+                    if early_s > 0.0:
+                        await loop.run_in_executor(None, self._report_now.wait, min(early_s, _REPORT_EACH_S))
+                self.should_report_progress.clear()
+                self._report_now.clear()
+                # after clearing the events: a later change sets them again
+                progress, reported_s = self.local_progress, get_dht_time()
+                if progress.samples_accumulated > 0:
+                    reported_epoch = self.global_epoch
+                if reported_epoch < self.global_epoch - 1:
+                    continue  # this peer is not synchronised, or adds no samples
+                future = dht.store(
+                    key=self.training_progress_key,
+                    subkey=self._local_public_key,
+                    value=progress.dict(),
+                    expiration_time=reported_s + self.metadata_expiration,
+                    return_future=True,
+                )
+                store = asyncio.create_task(asyncio.wait_for(future, timeout=self.metadata_expiration))
+        finally:
+            _log.debug("no longer reporting progress for %s", self.prefix)
+            if store is not None:
+                store.cancel()
 
     def hold(self, held: bool) -> None:
         """Report this peer's samples of the epoch again, and whether it is adding more.
@@ -58,6 +115,7 @@ class PunctualTracker(ProgressTracker):
     def report_epoch(self, epoch: int) -> None:
         """Report that this peer is at `epoch` without samples. The known progress of the swarm is kept."""
         self.local_progress = self._get_local_progress(epoch, 0)
+        self._report_now.set()
         self.should_report_progress.set()
 
     def round_ends(self) -> None:
@@ -80,6 +138,7 @@ class PunctualTracker(ProgressTracker):
         if epoch == self.global_progress.epoch:
             self.global_progress.samples_accumulated += samples
         self.local_progress = self._get_local_progress(epoch, samples)
+        self._report_now.set()
         self.should_report_progress.set()
         self._credited_s = time.monotonic()
         self.global_progress.next_fetch_time = get_dht_time() + self.min_refresh_period
@@ -136,6 +195,7 @@ class PunctualTracker(ProgressTracker):
         """
         if self.shutdown_triggered.is_set():
             return
+        self._report_now.set()  # the reporter's last wait ends
         super().shutdown(timeout)
         expiration = get_dht_time() + self.metadata_expiration
         dht: Any = self.dht  # its types do not express that return_future=True returns a future

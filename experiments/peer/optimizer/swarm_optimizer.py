@@ -238,6 +238,11 @@ class SwarmOptimizer(hivemind.Optimizer):
     def _others_expected(self) -> bool:
         return max(self.round.swarm_peers - 1, self._others_known()) > 0
 
+    def _maybe_schedule_gradient_averaging(self) -> None:
+        """Like Hivemind's, but only if another peer may train: looking for a group costs CPU time until the epoch ends."""
+        if self.tracker.global_progress.num_peers > 1 or self._others_known() > 0:
+            super()._maybe_schedule_gradient_averaging()
+
     def _take_scheduled(self) -> StepControl | None:
         """Return the pre-scheduled round if it is still usable."""
         control, self.scheduled_grads = self.scheduled_grads, None

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from hivemind.averaging import averager
+from hivemind.averaging.key_manager import GroupKeyManager
 from hivemind.averaging.partition import TensorPartReducer
 from hivemind.dht import dht
 from hivemind.dht.protocol import DHTProtocol
@@ -34,6 +35,7 @@ _log = logging.getLogger(__name__)
 
 Program = Literal["peer", "monitor"]
 _DRAIN_S = 5.0  # a reader normally notices within milliseconds that its handler has ended
+_SEARCH_EACH_S = 0.1  # at least between the beginnings of two DHT queries for a group
 
 
 @dataclass(frozen=True)
@@ -243,6 +245,28 @@ def refuse_unsound_values() -> None:
 _locks_of = 0  # id of the process that created its own locks
 
 
+def pace_group_search() -> None:
+    """Let a peer that looks for a group query the DHT at most 10 times a second.
+
+    `PotentialLeaders` of a peer that knows no other one to follow queries again as soon as it has the answer, until it
+    finds one or the search ends. A peer's DHT answers itself within a millisecond if it stores the key. Queries over a
+    network that take longer than that are not delayed.
+    """
+
+    def patched(original: Any) -> Any:
+        async def get_averagers(self: Any, *args: Any, **kwargs: Any) -> Any:
+            now_s = asyncio.get_running_loop().time
+            early_s = getattr(self, "_searched_s", float("-inf")) + _SEARCH_EACH_S - now_s()
+            if early_s > 0.0:
+                await asyncio.sleep(early_s)
+            self._searched_s = now_s()
+            return await original(self, *args, **kwargs)
+
+        return get_averagers
+
+    replace(GroupKeyManager, "get_averagers", patched)
+
+
 def own_locks() -> None:
     """Give this process, and those it forks, their own copies of Hivemind's module-wide locks.
 
@@ -284,6 +308,10 @@ PATCHES = (
     Patch(
         "late answers", "a late answer ends the task that reads all answers of a process",
         ignore_late_answers, ("peer", "monitor"), "wire/test_hivemind_patches.py",
+    ),
+    Patch(
+        "group search", "a peer that finds no group queries the DHT without a pause",
+        pace_group_search, ("peer",), "wire/test_hivemind_patches.py",
     ),
     Patch(
         "values", "one unreadable entry of the DHT hides all values of its key",

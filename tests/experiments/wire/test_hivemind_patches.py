@@ -15,6 +15,8 @@ from typing import Any, cast
 import pytest
 import torch
 from hivemind.averaging import averager
+from hivemind.averaging.key_manager import GroupKeyManager
+from hivemind.averaging.matchmaking import PotentialLeaders
 from hivemind.averaging.partition import TensorPartReducer
 from hivemind.dht import dht
 from hivemind.p2p import P2P, PeerID
@@ -62,6 +64,7 @@ PATCHED = [
     (averager, "switch_to_uvloop"),
     (P2P, "_add_protobuf_stream_handler"),
     (ControlClient, "__init__"),
+    (GroupKeyManager, "get_averagers"),
 ]
 
 
@@ -311,3 +314,54 @@ def test_a_stream_ends_with_its_handler(ends: str, unpatched) -> None:
 def test_unpatched_stream_waits_forever(ends: str, unpatched) -> None:
     """If this fails, Hivemind looks whether the handler has ended, and the patch can go."""
     assert not asyncio.run(a_stream_is_closed_whose_handler_has_ended(ends))
+
+
+class VirtualTime(asyncio.SelectorEventLoop):
+    """A loop whose clock jumps to the next timer as soon as nothing else is left to do."""
+
+    at_s = 0.0
+
+    def time(self) -> float:
+        return self.at_s
+
+    def _run_once(self) -> None:
+        private: Any = self
+        if not private._ready and private._scheduled:
+            self.at_s = max(self.at_s, private._scheduled[0]._when)
+        private.__class__.__mro__[1]._run_once(self)
+
+
+async def queries_for_a_group(seconds: float, query_s: float) -> int:
+    """Queries of a peer that looks for a group for so long and finds none; each query takes `query_s`."""
+    queries = 0
+
+    async def get(*_: Any, **__: Any) -> None:
+        nonlocal queries
+        queries += 1
+        await asyncio.sleep(query_s)
+
+    keys = cast(Any, object.__new__(GroupKeyManager))
+    keys.dht, keys.prefix, keys.group_bits = SimpleNamespace(get=get), "run", ""
+    step: Any = SimpleNamespace(deadline=None)
+    leaders = PotentialLeaders(PeerID(b"own"), min_matchmaking_time=1.0, target_group_size=None)
+    async with leaders.begin_search(step, keys, declare=False):
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(leaders.pop_next_leader(), seconds)
+    return queries
+
+
+def searched(seconds: float, query_s: float) -> int:
+    with asyncio.Runner(loop_factory=VirtualTime) as runner:
+        return runner.run(queries_for_a_group(seconds, query_s))
+
+
+def test_a_peer_that_finds_no_group_looks_ten_times_a_second(unpatched) -> None:
+    apply("peer")
+    assert searched(5.05, query_s=0.001) == 51
+    assert searched(5.05, query_s=0.25) == 21  # as often as unpatched
+
+
+def test_unpatched_it_looks_without_a_pause(unpatched) -> None:
+    """If this fails, Hivemind waits between two queries, and the patch can go."""
+    assert searched(5.05, query_s=0.001) > 1000
+    assert searched(5.05, query_s=0.25) == 21

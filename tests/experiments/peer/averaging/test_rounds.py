@@ -164,6 +164,7 @@ def test_a_held_peer_reports_its_samples_with_the_rate_0() -> None:
         "client_mode": False,
         "global_progress": SimpleNamespace(epoch=3, samples_accumulated=500),
         "should_report_progress": SimpleNamespace(set=lambda: reports.append(tracker.local_progress)),
+        "_report_now": threading.Event(),
     }
     for name, value in known.items():
         setattr(tracker, name, value)
@@ -199,7 +200,14 @@ class Stores:
 @pytest.mark.parametrize("error", [None, TimeoutError(), BrokenPipeError()])
 def test_withdrawal_of_progress_is_awaited_once(error: Exception | None) -> None:
     tracker, dht = Tracker(), Stores(error)
-    for name in ("shutdown_triggered", "should_report_progress", "global_state_updated", "shutdown_complete"):
+    events = (
+        "shutdown_triggered",
+        "should_report_progress",
+        "_report_now",
+        "global_state_updated",
+        "shutdown_complete",
+    )
+    for name in events:
         setattr(tracker, name, threading.Event())
     tracker.shutdown_complete.set()
     known: dict[str, Any] = {

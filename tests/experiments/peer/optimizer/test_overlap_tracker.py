@@ -21,7 +21,7 @@ def tracker_of(own_sps: float, **others: float) -> Any:
         "performance_ema": SimpleNamespace(samples_per_second=own_sps, num_updates=3),
         "global_progress": SimpleNamespace(epoch=5, samples_accumulated=70, next_fetch_time=1e12),
         "local_progress": SimpleNamespace(samples_accumulated=0), "min_refresh_period": 0.5, "client_mode": False,
-        "should_report_progress": threading.Event(), "global_state_updated": threading.Event(),
+        "should_report_progress": threading.Event(), "_report_now": threading.Event(), "global_state_updated": threading.Event(),
         "fetched_global_progress_this_epoch": threading.Event(), "lock_global_progress": threading.Lock(),
         "_rates": {name.encode(): sps for name, sps in others.items()},
     }  # fmt: skip
