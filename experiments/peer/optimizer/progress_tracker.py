@@ -30,7 +30,7 @@ class PunctualTracker(ProgressTracker):
     a step too early.
 
     Reports further samples of an epoch at most every `_REPORT_EACH_S`, where Hivemind reports each step: a report takes about
-    14 ms of CPU time (of this process and the DHT's), which is a third of a core if a step takes 40 ms. The others
+    5 ms of CPU time (of this process and the DHT's), which is an eighth of a core if a step takes 40 ms. The others
     extrapolate from the last report. The beginning of an epoch, a pause and credited samples are reported at once.
     """
 
