@@ -13,6 +13,7 @@ from analysis.planning.checkpoints import PlannedCheckpoints, planned_checkpoint
 from analysis.planning.ends import goal_notes, kept_notes
 from analysis.planning.price_ages import OldPrice, old_prices, warnings_of
 from analysis.planning.reserve import missing_traffic, traffic_prices, unpriced_traffic
+from analysis.planning.unused_prices import unused_rows
 from cloud.prices.book import EMULATED_BOOK, PriceBook
 from cloud.prices.missing import MissingPrice, missing_vms
 from cloud.prices.rows import Price
@@ -285,6 +286,8 @@ def plan_of(
         old = old_prices(_priced(peers), traffic_prices(spec, book, rented=rented), today)
         if not rented:  # the paper's prices are old on purpose: emulated runs are compared with it
             old = tuple(o for o in old if not (o.price.origin or "").startswith(f"{EMULATED_BOOK}.csv:"))
+    planned = [*_priced(peers), *traffic_prices(spec, book, rented=rented)]
+    notes += unused_rows(spec, book, planned, rented=rented)
     warmup_end, measured = spec.measure.after(start_epoch)
     epochs = warmup_end - start_epoch + measured
     expected, raw = (emulation.study_epoch_s, emulation.epoch_s) if emulation else (None, None)

@@ -86,12 +86,9 @@ def build(
     """
     folder = output.with_name(f"{output.stem}_files")
     files = FigureFolder(folder, prefix=f"{folder.name}/", dpi=_DPI, newline="\n")
-    every = list(runs)
-    beside = references()
-    if (
-        compared and compared.differences and not compared.published
-    ):  # nothing of the paper beside one's own runs
-        every, beside = [replace(run, published=None) for run in runs], ()
+    every = _as_compared(runs, compared) if compared else list(runs)
+    own = compared and compared.differences and not compared.published
+    beside = () if own else references()  # nothing of the paper beside one's own runs
     if paper:
         every = distinct([*runs, *printed_runs(book, runs)])
     first = _first(compared) if compared else None
@@ -131,6 +128,12 @@ def build(
     options = bool(compared and compared.gains)
     write(output, page_html(every, shown, paper, problems, headlines, options, beside).encode())
     return output
+
+
+def _as_compared(runs: Sequence[StudyRun], compared: Compared) -> list[StudyRun]:
+    """The runs, without published figures where the comparison has none: it alone decides which are the paper's."""
+    without = {row.run_id for row in compared.rows if not row.published}
+    return [replace(run, published=None) if run.run_id in without else run for run in runs]
 
 
 def _first(compared: Compared) -> Drawn | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 from dataclasses import asdict, replace
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from made_up_run import write_run
 from rows_to_compare import a_run, ran
 from scipy.stats import kendalltau
 
@@ -295,6 +297,27 @@ def test_a_page_says_why_a_run_of_a_published_name_has_no_published_figures(tmp_
     assert "Centralised baselines" not in text
     assert "1 run compared" in text
     assert "1 runs" not in text
+
+
+@pytest.mark.slow
+def test_a_page_has_no_published_figures_of_a_run_that_the_comparison_has_none_of(tmp_path: Path):
+    """One run keeps its whole experiment, the other its name only; both have the paper's figures in their meta."""
+    known, folders = published("geo-c8"), [ran(tmp_path / "whole"), tmp_path / "named"]
+    assert known is not None
+    folders[1].mkdir()
+    write_run(folders[1])
+    for folder, run_id in zip(folders, ("r-whole", "r-named"), strict=True):
+        with RunStore.open_writer(folder / "run.db") as store:
+            store.set_meta("published", asdict(known))
+            store.set_meta("run_id", run_id)
+    book = load_book("study-2023-04")
+    runs, problems = load_runs(folders, book)
+    rows = [compared_run(read_folder(folder), {}) for folder in folders]
+    assert [bool(row.published) for row in rows] == [True, False]
+    for compared, count in ((None, 2), (Compared(rows), 1)):
+        build(runs, tmp_path / "c.html", book, problems=problems, compared=compared)
+        with (tmp_path / "c_files" / "beside-the-study.csv").open(newline="") as file:
+            assert len({row["name"] for row in csv.DictReader(file)}) == count
 
 
 def test_granularity_differs_from_the_seconds_it_is_made_of(tmp_path: Path):
