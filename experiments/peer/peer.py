@@ -56,7 +56,7 @@ from experiments.peer.training.ranks import Ranks
 from experiments.peer.training.step_log import StepLog
 from experiments.peer.training.stored_settings import with_stored_files
 from experiments.peer.training.task import TaskRunner, build_runner, use_code_folder
-from experiments.peer.training.task_data import held_out, training_source
+from experiments.peer.training.task_data import held_out, statistics_batches, training_source
 from experiments.pipeline.errors import PipelineError
 from experiments.tasks.protocol import TaskError
 from experiments.wire.dht_records import KEEP_EPOCHS, MAX_EPOCHS
@@ -151,6 +151,8 @@ def assemble(config: PeerConfig, folder: Path, temporary: Path, status: Status) 
     heldout = held_out(config, opener, task, partial(status.left_out, "heldout"))
     if heldout is not None:
         heldout.check()
+    if heldout is not None or config.checkpoint is not None:
+        task.common_batches = statistics_batches(config, opener, task)
 
     dht, maddr = start_dht(config, folder / config.identity_file)
     parts.callback(dht.shutdown)
@@ -451,7 +453,7 @@ class Peer:
         slots = alive_slots(self.membership.members, self.config.slot)
         if evaluating_slot(epoch, self.config.evaluate_every_epochs, slots) != self.config.slot:
             return
-        if not self.periodic.begin(epoch, self.task.model):
+        if not self.periodic.begin(epoch, self.task):
             _log.warning("epoch %d is not evaluated: the last evaluation still runs", epoch)
 
     def _evaluate(self) -> None:
@@ -463,7 +465,8 @@ class Peer:
         if self.periodic is not None and self.periodic.evaluated >= epoch:
             return
         try:
-            figures = self.task.evaluate(self.heldout.batches())
+            with self.task.common_statistics():
+                figures = self.task.evaluate(self.heldout.batches())
         except StorageError as error:
             if is_final(error):
                 raise

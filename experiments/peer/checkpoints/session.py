@@ -231,7 +231,9 @@ def build_checkpoints(
         CheckpointStore, client_settings={"endpoint": config.endpoint, "region": config.region}
     )
     source = None if task is None else {"call": task["call"], "with": dict(task.get("with", {}))}
-    trained = Trained(runner.task, lambda: optimizer.torch_optimizer, runner.ballast, source)
+    trained = Trained(
+        runner.task, lambda: optimizer.torch_optimizer, runner.ballast, source, runner.common_statistics
+    )
     writer = CheckpointWriter(
         open_store(settings.prefix), trained, folder / _FOLDER, settings.keep, report, unix_s=unix_s
     )

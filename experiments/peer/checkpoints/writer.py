@@ -7,6 +7,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from experiments.checkpoints.state import StateCopy, copy_state, save_state
 from experiments.checkpoints.store import CheckpointStore
 from experiments.checkpoints.upload import upload
 from experiments.peer.checkpoints.report import CheckpointReport, StoredEntry
-from experiments.tasks.protocol import Task
+from experiments.tasks.protocol import Task, TaskError
 
 _log = logging.getLogger(__name__)
 _CLOSE_S = 1.0
@@ -35,6 +36,8 @@ class Trained:
     optimizer: Callable[[], torch.optim.Optimizer]
     extra: nn.ParameterList  # trained, but not part of the model
     source: Mapping[str, Any] | None = None
+    # within it the model is as all peers with these weights would store it (`TaskRunner.common_statistics`)
+    as_stored: Callable[[], AbstractContextManager[None]] = nullcontext
 
     def named_extra(self) -> dict[str, torch.Tensor]:
         """`extra` by name."""
@@ -86,10 +89,16 @@ class CheckpointWriter:
             return False
         began = self._clock()
         try:
-            copied = copy_state(
-                self._trained.task.model, self._trained.optimizer(), self._trained.named_extra(), about
-            )
-        except (CheckpointError, RuntimeError, MemoryError) as error:  # RuntimeError: torch has no memory
+            with self._trained.as_stored():
+                copied = copy_state(
+                    self._trained.task.model, self._trained.optimizer(), self._trained.named_extra(), about
+                )
+        except (
+            CheckpointError,
+            TaskError,
+            RuntimeError,
+            MemoryError,
+        ) as error:  # RuntimeError: torch has no memory
             _log.exception("the state could not be copied")
             self._report.failed(manifest.epoch, str(error))
             return False

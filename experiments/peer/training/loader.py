@@ -194,7 +194,7 @@ class HeldOut:
         self._collate([next(items)])
         items.close()
 
-    def batches(self) -> Iterator[Batch]:
+    def batches(self) -> Generator[Batch, None, None]:
         """Yield all batches. Raises StorageError, BadSampleError, PipelineError and what `collate` raises."""
         self.samples = 0
         items = list[Item]()

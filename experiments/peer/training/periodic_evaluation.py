@@ -89,15 +89,17 @@ class PeriodicEvaluation:
             self._changed.wait_for(lambda: self._ready)
         torch.set_num_threads(threads)  # the other thread also set the default of threads to come
 
-    def begin(self, epoch: int, model: nn.Module) -> bool:
-        """Copy `model` and start its evaluation. Returns False if the last one still runs.
+    def begin(self, epoch: int, trained: TaskRunner) -> bool:
+        """Copy the model, with the statistics that peers have in common, and start its evaluation.
 
+        Returns False if the last one still runs.
         Call it between two epochs. Raises TaskError.
         """
         with self._changed:
             if self._epoch is not None or self._cancelled:
                 return False
-        copy_weights(model, self._task.model)
+        with trained.common_statistics():
+            copy_weights(trained.model, self._task.model)
         self._task.wait()
         with self._changed:
             self._epoch = epoch

@@ -21,6 +21,7 @@ from experiments.peer.training.decoding import WorkerEndedError
 from experiments.peer.training.digits_task import DigitsTask
 from experiments.peer.training.emulated_model import DIGITS, ballast, build_emulated
 from experiments.peer.training.precision import Precision
+from experiments.peer.training.running_statistics import layers_with_statistics, recomputed
 from experiments.peer.training.tensors import map_tensors
 from experiments.pipeline.errors import PipelineError
 from experiments.pipeline.load import pipeline_at
@@ -73,6 +74,7 @@ class TaskRunner:
         self._bad_losses: dict[
             int, list[Sequence[tuple[str, str]]]
         ] = {}  # by rank: samples of the last bad ones
+        self.common_batches: Sequence[Batch] = ()  # the same on all peers, for `common_statistics`
         with self._explained("the model"):
             self.model = task.model.to(device).train()
         self._trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
@@ -116,6 +118,30 @@ class TaskRunner:
         with self._explained("gradient_checkpointing_enable"):
             # the other variant gives no gradients where no input of a block requires one, as with frozen embeddings
             enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+
+    @property
+    def has_statistics(self) -> bool:
+        """Whether training changes running statistics of the model, such as those of batch normalisation."""
+        return bool(layers_with_statistics(self.model))
+
+    @contextmanager
+    def common_statistics(self) -> Iterator[None]:
+        """Meanwhile the running statistics are those of `common_batches`, so equal on peers with equal weights.
+
+        Without `common_batches` nothing changes. For the training's thread, between two steps. Raises TaskError.
+        """
+        batches, layers = self.common_batches, layers_with_statistics(self.model)
+        if not batches or not layers:
+            yield
+            return
+
+        def forward(number: int) -> None:
+            batch = self.move(batches[number])
+            with self._explained("loss, for the running statistics,"), self.precision.autocast():
+                self._task.loss(batch)
+
+        with recomputed(layers, len(batches), forward, self.device):
+            yield
 
     def start_digest(self) -> str:
         """A short digest (16 hex digits) of all parameters and buffers: equal on peers that built the same model."""

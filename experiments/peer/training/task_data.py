@@ -1,8 +1,9 @@
-"""The data of a task: the sources of its training batches and of its held-out batches."""
+"""The data of a task: the sources of its training batches, of its held-out batches, and of batches for running statistics."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 
 from cloud.storage.opener import ShardOpener
@@ -13,6 +14,9 @@ from experiments.peer.training.bad_samples import BadSamples, LeftOut
 from experiments.peer.training.decoding import Decoder, Workers
 from experiments.peer.training.loader import HeldOut, TaskSource
 from experiments.peer.training.task import TaskRunner, evaluation_samples
+from experiments.tasks.protocol import Batch
+
+_STATISTICS_SAMPLES = 512
 
 
 def training_source(
@@ -54,3 +58,35 @@ def held_out(
         partial(BadSamples, config.bad_samples, tell, "held-out samples"),
         evaluation_samples(config),
     )
+
+
+def statistics_batches(config: PeerConfig, opener: ShardOpener, task: TaskRunner) -> tuple[Batch, ...]:
+    """The first good training samples in batches, the same on all peers; none if the model has no running statistics.
+
+    At most `_STATISTICS_SAMPLES`, in the order of the shards and decoded as in their first pass with the seed of held-out
+    samples. An incomplete batch is left out if there is another. Raises StorageError, BadSampleError, PipelineError and what
+    `collate` raises.
+    """
+    if not task.has_statistics:
+        return ()
+    size = evaluation_samples(config)
+    # the training itself reads these samples too, and reports the bad ones
+    bad = partial(BadSamples, config.bad_samples, lambda found: None)
+    data = HeldOut(
+        config.shards,
+        opener.open,
+        task.pipeline,
+        task.collate_to_send,
+        Workers.of(config.workers),
+        bad,
+        size,
+    )
+    found: list[Batch] = []
+    with closing(data.batches()) as batches:
+        for batch in batches:
+            if found and data.samples < (len(found) + 1) * size:
+                break
+            found.append(batch)
+            if (len(found) + 1) * size > _STATISTICS_SAMPLES:
+                break
+    return tuple(found)

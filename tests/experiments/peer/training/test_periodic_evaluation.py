@@ -122,13 +122,13 @@ def test_the_copy_has_the_weights_of_its_epoch_whatever_training_does_meanwhile(
     before = rig.evaluate_now()
     rig.gate.allowed.clear()
     rig.gate.asked.clear()
-    assert rig.periodic.begin(4, rig.trained.model)
+    assert rig.periodic.begin(4, rig.trained)
     assert rig.gate.asked.wait(10)
     with torch.no_grad():
         for parameter in rig.trained.model.parameters():
             parameter.add_(torch.rand(parameter.shape))
     assert rig.trained.model.training
-    assert not rig.periodic.begin(5, rig.trained.model)  # left out: the other one still runs
+    assert not rig.periodic.begin(5, rig.trained)  # left out: the other one still runs
     rig.gate.allowed.set()
     assert rig.told.wait(10)
     assert rig.published == [(4, before, 10)]
@@ -142,7 +142,7 @@ def test_only_the_evaluation_is_limited_to_one_cpu_thread(make):
     torch.set_num_threads(3)
     try:
         rig = make()
-        assert rig.periodic.begin(1, rig.trained.model)
+        assert rig.periodic.begin(1, rig.trained)
         assert rig.gate.asked.wait(10)
         others: list[int] = []
         later = threading.Thread(target=lambda: others.append(torch.get_num_threads()))
@@ -181,13 +181,13 @@ def test_an_unreachable_store_and_too_little_memory_are_warnings(make):
     rig = make()
     rig.gate.error = StoreUnreachableError("no route")
     rig.gate.allowed.set()
-    assert rig.periodic.begin(2, rig.trained.model)
+    assert rig.periodic.begin(2, rig.trained)
     assert rig.told.wait(10)
     assert rig.warnings[0].startswith("epoch 2 was not evaluated: ")
     rig.periodic.check()
     rig.told.clear()
     rig.gate.error = MemoryError()
-    while not rig.periodic.begin(3, rig.trained.model):
+    while not rig.periodic.begin(3, rig.trained):
         time.sleep(0.01)
     assert rig.told.wait(10)
     assert "epoch 3 was not evaluated: task small_task:build: out of memory" in rig.warnings[1]
@@ -205,14 +205,14 @@ def test_other_errors_end_the_training(make):
     rig = make()
     rig.gate.error = CorruptShardError("s3://b/h.tar", 512, "a broken header")
     rig.gate.allowed.set()
-    assert rig.periodic.begin(2, rig.trained.model)
+    assert rig.periodic.begin(2, rig.trained)
     await_error(rig)
     with pytest.raises(CorruptShardError):
         rig.periodic.check()
 
     user = make(task={**TASK, "with": {"figures": {"accuracy": 7.0}}})
     user.gate.allowed.set()
-    assert user.periodic.begin(2, user.trained.model)
+    assert user.periodic.begin(2, user.trained)
     await_error(user)
     with pytest.raises(TaskError, match="an accuracy of 7, which is not between 0 and 1"):
         user.periodic.check()
@@ -220,11 +220,11 @@ def test_other_errors_end_the_training(make):
 
 def test_a_peer_that_ends_publishes_nothing_more(make):
     rig = make()
-    assert rig.periodic.begin(2, rig.trained.model)
+    assert rig.periodic.begin(2, rig.trained)
     assert rig.gate.asked.wait(10)
     rig.periodic.stop(0)
     rig.gate.allowed.set()
     rig.periodic.stop(10)
     assert (rig.published, rig.warnings, rig.periodic.evaluated) == ([], [], 0)
-    assert not rig.periodic.begin(3, rig.trained.model)
+    assert not rig.periodic.begin(3, rig.trained)
     rig.periodic.check()
