@@ -13,6 +13,7 @@ from decimal import Decimal
 from typing import Any
 
 from metrics.cost.bill import bill_so_far
+from metrics.cost.checkpoints import CheckpointUse
 from metrics.cost.ledger import Ledger, Terms
 from metrics.epochs.throughput import SwarmEpoch, samples_until
 from metrics.events.evaluation import Evaluation, figure_words
@@ -97,6 +98,7 @@ class Spending:
     terms: Terms
     trained_s: Mapping[str, float]  # by VM: when it was first observed to train, unix s
     last_epoch: int | None
+    checkpoints: CheckpointUse | None = None
 
     def until(self, at_s: float) -> Ledger:
         """Return the bill at a time, unix s, as it would have been shown then with all records of that time."""
@@ -113,7 +115,8 @@ class Spending:
             for row in self.egress
             if row.vm in ended or ((row.vm, row.epoch) in known and row.phase != "leaving")
         ]
-        return bill_so_far(vms, epochs, egress, at_s, self.terms, read, self.last_epoch, self.trained_s)
+        used = None if self.checkpoints is None else self.checkpoints.until(at_s)
+        return bill_so_far(vms, epochs, egress, at_s, self.terms, read, self.last_epoch, self.trained_s, used)
 
     @staticmethod
     def _at(row: VmRecord, at_s: float) -> VmRecord:

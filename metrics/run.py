@@ -13,6 +13,7 @@ from cloud.prices.book import PriceBook, PriceBookError
 from cloud.prices.classes import INTERNET
 from cloud.targets import target_of
 from metrics.cost.bill import ledger
+from metrics.cost.checkpoints import DEFAULT_KEEP, CheckpointUse
 from metrics.cost.ledger import Ledger, Terms
 from metrics.cost.lost_work import LostWork, lost_work
 from metrics.cost.preemptions import Preemptions, preemptions
@@ -111,6 +112,7 @@ class RunNumbers:
         full_scale = full_scale_epochs(raw, terms.scales, terms.raw_target)
         events: list[EventRecord] = store.records("events")
         stored = checkpoints_of(events)
+        use = checkpoint_use(stored, meta)
         found = flows(
             egress,
             terms.addresses,
@@ -155,6 +157,7 @@ class RunNumbers:
             terms,
             first_trained_s(progress),
             last_epoch_of(meta),
+            use,
         )
         pairs = switch_pairs(meta.switch)
         meter = pair_bytes(found)
@@ -188,7 +191,7 @@ class RunNumbers:
             lost_s=tuple(event.at_s for event in events if event.kind == SWARM_LOST),
             logged_rates=_logged_rates(meta.logs.epoch_rates, watched),
             spending=Spending(
-                vms, epochs, egress, ingress, terms, first_trained_s(progress), last_epoch_of(meta)
+                vms, epochs, egress, ingress, terms, first_trained_s(progress), last_epoch_of(meta), use
             ),
         )
 
@@ -241,6 +244,12 @@ def _logged_rates(
     if logged is None:
         return tuple(LoggedRate(r.epoch, r.sps) for r in sorted(watched, key=lambda r: r.epoch))
     return tuple(LoggedRate(epoch, sps) for epoch, sps in logged)
+
+
+def checkpoint_use(found: Checkpoints, meta: RunMeta) -> CheckpointUse:
+    """Return what a run's checkpoints use of the store, as its journal has them."""
+    section: Mapping[str, Any] = meta.document.get("checkpoint") or {}
+    return CheckpointUse(found.stored, found.restored, int(section.get("keep", DEFAULT_KEEP)))
 
 
 def terms_of(meta: RunMeta) -> tuple[Terms, tuple[str, ...]]:

@@ -23,7 +23,7 @@ from metrics.records import VmEnd
 from metrics.run import Records, RunNumbers
 from metrics.stats import Estimate
 from metrics.store.meta import RunMeta
-from metrics.traffic import CHECKPOINT, handed_over
+from metrics.traffic import handed_over
 from metrics.warnings import sentences
 
 SUMMARY_VERSION = 1  # unchanged while keys are only added
@@ -72,7 +72,7 @@ def summarise(store: Records | RunNumbers) -> dict[str, Any]:
         "cost": {
             "vm_usd": _usd(run.bill.sum("vm")),
             "egress_usd": _usd(run.bill.sum("egress")),
-            "checkpoint_usd": _usd(_checkpoint_usd(run)),  # part of egress_usd
+            "checkpoint_usd": _usd(_checkpoint_usd(run)),  # part of egress_usd, data_usd and storage_usd
             "data_usd": _usd(run.bill.sum("data")),
             "storage_usd": _usd(run.bill.sum("storage")),
             "controller_usd": _usd(run.bill.sum("controller")),
@@ -203,11 +203,13 @@ def _preemptions(run: RunNumbers) -> dict[str, Any]:
 
 
 def _checkpoint_usd(run: RunNumbers) -> Decimal | None:
-    """Return the dollars of the egress of stored checkpoints. None: unknown, also if a writer's egress was not measured."""
+    """Return the dollars of sending, downloading and keeping checkpoints. None: unknown, also if the egress of
+    a writer was not measured.
+    """
     measured_vms = {flow.src for flow in run.flows}
     if any(one.vm not in measured_vms for one in run.checkpoints.stored):
         return None
-    return run.bill.class_usd(CHECKPOINT)
+    return run.bill.checkpoints_usd()
 
 
 def _lost_work(run: RunNumbers) -> dict[str, Any]:

@@ -1,21 +1,23 @@
 """Checkpoints of a plan: who writes them, their expected size and number, and what their upload costs. Pure.
 
-Reading a checkpoint after the loss of all peers is not planned for, nor is the price of keeping it.
+So are downloads of one by all peers, as after a loss of all of them, and what keeping them costs until the run ends.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from cloud.prices.book import PriceBook
-from cloud.prices.missing import MissingPrice, missing_egress
+from cloud.prices.book import PriceBook, tiered_usd
+from cloud.prices.missing import MissingPrice, missing_egress, missing_storage
 from cloud.prices.rows import Price
 from experiments.schema.models import ExperimentSpec
 from experiments.schema.slots import slots
 from experiments.schema.trained_model import known_model
+from metrics.cost.ledger import MONTH_S
 
 _GB = 10**9
 _VALUE_BYTES = 4  # weights and the optimizer's state are stored in 32 bits
@@ -29,7 +31,9 @@ class PlannedCheckpoints:
     location: str  # its first place
     bytes: int | None  # of one
     count: int | None
-    usd: Decimal | None  # for sending all of them from there; keeping them costs extra
+    usd: Decimal | None  # for sending all of them from there
+    restore_usd: Decimal | None  # for one download by the peer of each slot, at its first place
+    kept_usd: Decimal | None  # for keeping the newest `keep` as long as the run trains
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain JSON types, with dollars as strings."""
@@ -38,7 +42,9 @@ class PlannedCheckpoints:
             "location": self.location,
             "bytes": self.bytes,
             "count": self.count,
-            "usd": None if self.usd is None else str(self.usd.quantize(Decimal("0.0001"))),
+            "usd": _as_text(self.usd),
+            "restore_usd": _as_text(self.restore_usd),
+            "kept_usd": _as_text(self.kept_usd),
         }
 
 
@@ -57,7 +63,14 @@ def planned_checkpoints(
     usd = None
     if one is not None and count is not None:
         usd = book.egress(place, spec.data.location, one * count)
-    return PlannedCheckpoints(writer, place, one, count, usd)
+    firsts = [slot.places[0].infra for slot in slots(spec)]
+    restore = None if one is None else _sum(book.store_egress(spec.data.location, at, one) for at in firsts)
+    kept = (
+        None
+        if duration_s is None
+        else _kept_usd(spec, book, min(spec.checkpoint.keep, count or 1), duration_s)
+    )
+    return PlannedCheckpoints(writer, place, one, count, usd, restore, kept)
 
 
 def writers_of(spec: ExperimentSpec, book: PriceBook | None) -> tuple[str, ...]:
@@ -93,6 +106,31 @@ def upload_usd(spec: ExperimentSpec, book: PriceBook) -> Decimal | None:
     return max(known) if len(known) == len(usd) else None
 
 
+def restore_usd(spec: ExperimentSpec, book: PriceBook) -> Decimal | None:
+    """Return the most that a download of a checkpoint by all peers may cost. 0 without checkpoints; None: unknown."""
+    if spec.checkpoint is None:
+        return Decimal(0)
+    one = checkpoint_bytes(spec)
+    if one is None:
+        return None
+    total = Decimal(0)
+    for slot in slots(spec):
+        usd = [book.store_egress(spec.data.location, place.infra, one) for place in slot.places]
+        known = [amount for amount in usd if amount is not None]
+        if len(known) < len(usd):
+            return None
+        total += max(known)
+    return total
+
+
+def kept_usd(spec: ExperimentSpec, book: PriceBook, seconds: float) -> Decimal | None:
+    """Return the most that keeping checkpoints may cost in a time: `keep`, and the newest before older ones are deleted.
+
+    0 without checkpoints; None: unknown.
+    """
+    return Decimal(0) if spec.checkpoint is None else _kept_usd(spec, book, spec.checkpoint.keep + 1, seconds)
+
+
 def uploads_in(spec: ExperimentSpec, seconds: float, epoch_s: float) -> int:
     """Return the most checkpoints that are sent in a time: one in progress, those that become due, and the last one."""
     if spec.checkpoint is None:
@@ -103,12 +141,13 @@ def uploads_in(spec: ExperimentSpec, seconds: float, epoch_s: float) -> int:
 
 
 def unpriced_uploads(spec: ExperimentSpec, book: PriceBook) -> list[str]:
-    """List the routes to the store without a price; empty if `upload_usd` is known or the size of the model is not."""
+    """List the routes to the store, and the storage, without a price."""
     if spec.checkpoint is None:
         return []
     store = spec.data.location
     return [
-        f"{place} to the store in {store}" for place in _places(spec) if book.ladder(place, store) is None
+        *(f"{place} to the store in {store}" for place in _places(spec) if book.ladder(place, store) is None),
+        *([f"storage at {store}"] if book.storage_ladder(store) is None else ()),
     ]
 
 
@@ -118,13 +157,30 @@ def missing_uploads(spec: ExperimentSpec, book: PriceBook) -> list[MissingPrice]
         return []
     store = spec.data.location
     lacking = [place for place in _places(spec) if book.ladder(place, store) is None]
-    return [missing_egress(book, place, store, public=False) for place in lacking]
+    missing = [missing_egress(book, place, store, public=False) for place in lacking]
+    return missing if book.storage_ladder(store) is not None else [*missing, missing_storage(store)]
 
 
 def upload_prices(spec: ExperimentSpec, book: PriceBook) -> list[Price]:
     """List the rows on which `upload_usd` rests, each ladder by its first tier."""
     ladders = [book.ladder(place, spec.data.location) for place in _places(spec)] if spec.checkpoint else []
     return [ladder.tiers[0] for ladder in ladders if ladder is not None]
+
+
+def _kept_usd(spec: ExperimentSpec, book: PriceBook, count: int, seconds: float) -> Decimal | None:
+    one, ladder = checkpoint_bytes(spec), book.storage_ladder(spec.data.location)
+    if one is None or ladder is None:
+        return None
+    return tiered_usd(ladder, one * count) * Decimal(repr(max(0.0, seconds))) / MONTH_S
+
+
+def _sum(amounts: Iterable[Decimal | None]) -> Decimal | None:
+    known = list(amounts)
+    return None if None in known else sum((usd for usd in known if usd is not None), Decimal(0))
+
+
+def _as_text(usd: Decimal | None) -> str | None:
+    return None if usd is None else str(usd.quantize(Decimal("0.0001")))
 
 
 def _count(spec: ExperimentSpec, duration_s: float | None, start_epoch: int) -> int | None:

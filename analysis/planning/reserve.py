@@ -11,7 +11,9 @@ from decimal import Decimal
 from itertools import product
 
 from analysis.planning.checkpoints import (
+    kept_usd,
     missing_uploads,
+    restore_usd,
     unpriced_uploads,
     upload_prices,
     upload_usd,
@@ -205,7 +207,9 @@ def uploads_in_flight_usd(
 ) -> Decimal | None:
     """The most that checkpoints may cost until the run has ended, the one in progress included; None: unknown.
 
-    Bytes of an upload are metered at the end of an epoch, like other traffic.
+    Bytes of an upload are metered at the end of an epoch, like other traffic. All peers may be lost and download one.
     """
-    usd = upload_usd(spec, book)
-    return None if usd is None else usd * uploads_in(spec, epoch_s + pace.all_s, epoch_s) * _OVERHEAD
+    usd, restore, kept = upload_usd(spec, book), restore_usd(spec, book), kept_usd(spec, book, pace.all_s)
+    if usd is None or restore is None or kept is None:
+        return None
+    return (usd * uploads_in(spec, epoch_s + pace.all_s, epoch_s) + restore) * _OVERHEAD + kept

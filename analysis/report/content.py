@@ -8,6 +8,7 @@ from typing import Any
 
 from analysis.report.page import Card
 from cloud.targets import target_of
+from metrics.cost.ledger import READING_CHECKPOINTS
 from metrics.coverage import Coverage
 from metrics.events.evaluation import LOWER_IS_BETTER, accuracy_words, evaluation_words, figure_words
 from metrics.figures import FIGURES, PAPER, Figure, headlines
@@ -565,7 +566,8 @@ def cost_rows(lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Sum the bill's lines by category; a sum with an unknown part is unknown."""
     sums: dict[str, float | None] = {}
     for line in lines:
-        name: str = {"vm": "VMs", "data": "training data from the store"}.get(line["kind"]) or _what(line)
+        training = {"vm": "VMs", "data": "training data from the store"}
+        name = _what(line) if line["what"] == READING_CHECKPOINTS else training.get(line["kind"], _what(line))
         name += " (estimated)" if line["estimated"] else ""
         before = sums.get(name, 0.0)
         sums[name] = None if before is None or line["usd"] is None else before + line["usd"]

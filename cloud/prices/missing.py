@@ -85,6 +85,12 @@ def missing_store_egress(book: PriceBook, store: str, dst: str) -> MissingPrice:
     return _traffic(book, "store_egress", store, dst, PRICED_AS.get(kind, kind))
 
 
+def missing_storage(store: str) -> MissingPrice:
+    """Return the row for a byte that is stored for a month at location `store`."""
+    provider, region = store.split("/")[:2]
+    return MissingPrice(provider, "storage", region, "*", "*", "GB-month")
+
+
 def as_csv(missing: Iterable[MissingPrice], valid_from: date | None) -> str:
     """Return the header and the rows of a book, each price and its source left blank. No newline at the end."""
     text = io.StringIO()

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
+from metrics.cost.checkpoints import CheckpointUse
 from metrics.cost.ledger import (
     CostLine,
     Ledger,
@@ -13,6 +14,7 @@ from metrics.cost.ledger import (
     by_month,
     data_lines,
     egress_lines,
+    kept_lines,
     month_of,
     storage_lines,
     unmetered_lines,
@@ -45,6 +47,7 @@ def ledger(
     terms: Terms,
     trained_s: Mapping[str, float] | None = None,
     last_epoch: int | None = None,
+    checkpoints: CheckpointUse | None = None,
 ) -> Ledger:
     """Return the whole bill.
 
@@ -60,7 +63,17 @@ def ledger(
         if known and row.ended_s is not None and died(row):
             known.append(open_epoch_seconds(row.ended_s - ends[row.vm], known[-1]))
     return _bill(
-        rows, now_s, seconds, raw, full_scale, list(found), ingress, terms, trained_s or {}, last_epoch
+        rows,
+        now_s,
+        seconds,
+        raw,
+        full_scale,
+        list(found),
+        ingress,
+        terms,
+        trained_s or {},
+        last_epoch,
+        checkpoints,
     )
 
 
@@ -73,10 +86,11 @@ def cost_so_far(
     ingress: Mapping[str, int] | None = None,
     last_epoch: int | None = None,
     trained_s: Mapping[str, float] | None = None,
+    checkpoints: CheckpointUse | None = None,
 ) -> CostSoFar:
     """Return the sums of `bill_so_far` and the dollars per hour of the VMs rented now."""
     rows = list(vms)
-    bill = bill_so_far(rows, epochs, egress, now_s, terms, ingress, last_epoch, trained_s)
+    bill = bill_so_far(rows, epochs, egress, now_s, terms, ingress, last_epoch, trained_s, checkpoints)
     rented = [row.usd_per_h for row in rows if row.ended_s is None]
     known_prices = [usd for usd in rented if usd is not None]
     per_h = sum(known_prices, Decimal(0)) if len(known_prices) == len(rented) else None
@@ -98,6 +112,7 @@ def bill_so_far(
     ingress: Mapping[str, int] | None = None,
     last_epoch: int | None = None,
     trained_s: Mapping[str, float] | None = None,
+    checkpoints: CheckpointUse | None = None,
 ) -> Ledger:
     """Return the bill until now at full scale, including the current epoch.
 
@@ -139,7 +154,9 @@ def bill_so_far(
         public=terms.public,
         internal=terms.internal,
     )
-    return _bill(rows, now_s, seconds, raw, full_scale, sent, read, terms, trained_s or {}, last_epoch)
+    return _bill(
+        rows, now_s, seconds, raw, full_scale, sent, read, terms, trained_s or {}, last_epoch, checkpoints
+    )
 
 
 def _bill(
@@ -153,7 +170,9 @@ def _bill(
     terms: Terms,
     trained_s: Mapping[str, float],
     last_epoch: int | None,
+    checkpoints: CheckpointUse | None,
 ) -> Ledger:
+    used = checkpoints or CheckpointUse()
     began_s = min((row.requested_s for row in vms), default=now_s)
     ended_s = max((now_s if row.ended_s is None else row.ended_s for row in vms), default=now_s)
     lines: list[CostLine] = vm_lines(vms, now_s, seconds, terms)
@@ -163,8 +182,9 @@ def _bill(
     lines += unmetered_lines(raw, sent)
     lines += unreported_lines(vms, raw, full_scale, sent, terms, trained_s, last_epoch)
     # Bytes read are only known for the whole run, so they are billed in the month in which it ended.
-    lines += data_lines(read, terms, month_of(ended_s))
+    lines += data_lines(read, terms, month_of(ended_s), used.read_bytes())
     durations = [(b.duration_s, a.duration_s) for b, a in zip(raw, full_scale, strict=True)]
     pairs = [(b, a) for b, a in durations if b is not None and a is not None]
     lines += storage_lines(full_scale_seconds(max(0.0, ended_s - began_s), pairs, terms.scales), terms)
+    lines += kept_lines(used.kept(ended_s), terms)
     return Ledger(tuple(lines))

@@ -21,6 +21,8 @@ from metrics.records import VmRecord
 from metrics.traffic import CHECKPOINT, STORE, Flow, Traffic
 
 KINDS = ("vm", "egress", "data", "storage", "controller")
+READING_CHECKPOINTS = "reading checkpoints"
+KEEPING_CHECKPOINTS = "checkpoints kept"
 CONTROLLER = "controller"  # slot of the VM that runs the controller and does not train
 MONTH_S = 730 * 3600  # the month of storage prices: a twelfth of a year
 _HOUR = Decimal(3600)
@@ -115,6 +117,11 @@ class Ledger:
     def class_usd(self, kind: str) -> Decimal | None:
         """Return the exact egress dollars of one class of the traffic matrix; 0 without such bytes. None: unknown."""
         return Ledger(tuple(line for line in self.lines if line.what == f"egress {kind}")).sum()
+
+    def checkpoints_usd(self) -> Decimal | None:
+        """Return the exact dollars of checkpoints: sent, downloaded and kept; 0 without any. None: unknown."""
+        what = (f"egress {CHECKPOINT}", READING_CHECKPOINTS, KEEPING_CHECKPOINTS)
+        return Ledger(tuple(line for line in self.lines if line.what in what)).sum()
 
     @property
     def unknown(self) -> tuple[str, ...]:
@@ -215,11 +222,21 @@ def unmetered_lines(raw: Iterable[SwarmEpoch], found: Iterable[Flow]) -> list[Co
     ]
 
 
-def data_lines(ingress: Mapping[str, float | None], terms: Terms, month: str = "") -> list[CostLine]:
-    """Return one line per VM and tier for the bytes it read from the store at full scale, billed by the store."""
+def data_lines(
+    ingress: Mapping[str, float | None],
+    terms: Terms,
+    month: str = "",
+    checkpoints: Mapping[str, int] | None = None,
+) -> list[CostLine]:
+    """Return one line per VM and tier for the bytes it read from the store at full scale, billed by the store.
+
+    `checkpoints`: bytes of the checkpoints that each VM downloaded, in lines of their own.
+    """
     used: dict[tuple[str, ...], int] = {}
     lines: list[CostLine] = []
-    for vm, count in sorted(ingress.items()):
+    reads = [("reading data", vm, count) for vm, count in sorted(ingress.items())]
+    reads += [(READING_CHECKPOINTS, vm, count) for vm, count in sorted((checkpoints or {}).items())]
+    for what, vm, count in reads:
         ladder = None
         if count is None:
             scaled = "unknown sample size of the modelled dataset"
@@ -232,7 +249,7 @@ def data_lines(ingress: Mapping[str, float | None], terms: Terms, month: str = "
             ladder = terms.book.store_ladder(terms.store_location, terms.locations.get(vm, ""))
             reason = terms.book.name if ladder else f"no price for reading from {terms.store_location}"
         read = None if count is None else _whole([count])
-        lines += _priced("data", "reading data", (STORE, vm), read, ladder, used, reason, month)
+        lines += _priced("data", what, (STORE, vm), read, ladder, used, reason, month)
     return lines
 
 
@@ -253,6 +270,26 @@ def storage_lines(seconds: float, terms: Terms) -> list[CostLine]:
         if ladder is not None:
             usd = tiered_usd(ladder, kept) * Decimal(repr(max(0.0, seconds))) / MONTH_S
     return [CostLine("storage", f"data kept for {seconds:.0f} s", STORE, "", kept, "bytes", usd, reason)]
+
+
+def kept_lines(kept: Sequence[tuple[int, float]], terms: Terms) -> list[CostLine]:
+    """Return the cost of keeping checkpoints, each of (bytes, seconds), in a line whose quantity is all of their bytes.
+
+    Each is billed for its part of a month of `MONTH_S`. No line without checkpoints.
+    """
+    if not kept:
+        return []
+    usd, reason = None, "unknown store"
+    if terms.book is None:
+        reason = "no price book"
+    elif terms.store_location is not None:
+        ladder = terms.book.storage_ladder(terms.store_location)
+        reason = terms.book.name if ladder else f"no price for storage at {terms.store_location}"
+        if ladder is not None:
+            amounts = [tiered_usd(ladder, count) * Decimal(repr(s)) / MONTH_S for count, s in kept]
+            usd = sum(amounts, Decimal(0))
+    total = sum(count for count, _ in kept)
+    return [CostLine("storage", KEEPING_CHECKPOINTS, STORE, "", total, "bytes", usd, reason)]
 
 
 def month_of(at_s: float) -> str:

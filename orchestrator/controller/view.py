@@ -9,6 +9,7 @@ from typing import Any
 from cloud.clock import MAX_SKEW_S, SET_CLOCK_HINT
 from cloud.prices.book import PriceBookError
 from metrics.cost.bill import CostSoFar, bill_so_far, cost_so_far
+from metrics.cost.checkpoints import CheckpointUse
 from metrics.cost.ledger import Ledger, Terms
 from metrics.epochs.granularity import granularity_of_means
 from metrics.epochs.restarts import training
@@ -32,7 +33,7 @@ from metrics.records import (
     VmEnd,
     VmRecord,
 )
-from metrics.run import first_trained_s, last_epoch_of, terms_of
+from metrics.run import checkpoint_use, first_trained_s, last_epoch_of, terms_of
 from metrics.stats import Estimate
 from metrics.store.database import RunStore
 from metrics.store.meta import RunMeta
@@ -183,7 +184,7 @@ def bill_of(store: RunStore, now_s: float) -> Ledger:
 def _priced(
     store: RunStore, now_s: float
 ) -> tuple[list[VmRecord], list[EpochRecord], list[EgressRecord], float, Terms, dict[str, int], int | None,
-           dict[str, float]]:  # fmt: skip
+           dict[str, float], CheckpointUse]:  # fmt: skip
     meta = store.run_meta()
     terms, _ = terms_of(meta)
     ingress: dict[str, int] = {}
@@ -193,9 +194,10 @@ def _priced(
     vms, egress = records("vms"), records("egress")
     metered = {row.vm for row in egress}
     unmetered = any(row.ended_s is not None and row.vm not in metered for row in vms)
+    used = checkpoint_use(checkpoints_of(records("events")), meta)
     # The progress table is long, so it is read only if needed.
     trained_s = first_trained_s(records("progress")) if unmetered else {}
-    return vms, records("epochs"), egress, now_s, terms, ingress, last_epoch_of(meta), trained_s
+    return vms, records("epochs"), egress, now_s, terms, ingress, last_epoch_of(meta), trained_s, used
 
 
 def _peer(

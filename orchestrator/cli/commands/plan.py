@@ -94,7 +94,7 @@ def _plan(
       [{"slot", "replace", "places": [{"location", "instance", "accelerator", "use_spot", "usd_per_h",
       "ceiling_usd_per_h", "price_source"}], and the keys of the first place}], "usd_per_h", "dearest_usd_per_h",
       "ceilings", "budget_usd", "duration_s", "vm_usd", "checkpoints": null or {"writer",
-      "location", "bytes", "count", "usd"}, "prediction": null, "notes", "experiment_document",
+      "location", "bytes", "count", "usd", "restore_usd", "kept_usd"}, "prediction": null, "notes", "experiment_document",
       "experiment_sha256", "plan_sha256", ...}; docs/plan.md describes all keys
     """
     from experiments.parse.load import load

@@ -54,12 +54,15 @@ _TUNED = (
 def _checkpoint_line(stored: Mapping[str, Any]) -> str:
     count = "an unknown number" if stored["count"] is None else f"about {stored['count']}"
     each = "of unknown size" if stored["bytes"] is None else f"of {size(stored['bytes'])} each"
-    cost = (
-        "what sending them costs is unknown"
-        if stored["usd"] is None
-        else f"sending them costs {usd(stored['usd'])}"
+    costs = (
+        ("sending them", "usd"),
+        ("a download by all peers", "restore_usd"),
+        ("keeping them", "kept_usd"),
     )
-    return f"checkpoints: {count}, {each}, written by {stored['writer']}; {cost}"
+    known = [f"{what} costs {usd(stored[key])}" for what, key in costs if stored.get(key) is not None]
+    unknown = [what for what, key in costs if stored.get(key) is None]
+    rest = [f"what {' and '.join(unknown)} costs is unknown"] if unknown else []
+    return f"checkpoints: {count}, {each}, written by {stored['writer']}; {', '.join([*known, *rest])}"
 
 
 def _task_line(task: Mapping[str, Any]) -> str:

@@ -9,7 +9,9 @@ import pytest
 from analysis.planning.budget import planned_budget
 from analysis.planning.checkpoints import (
     checkpoint_bytes,
+    kept_usd,
     planned_checkpoints,
+    restore_usd,
     upload_usd,
     uploads_in,
     writers_of,
@@ -54,6 +56,11 @@ def test_size_number_and_dollars_of_the_cheapest_writer() -> None:
     assert found is not None
     assert (found.writer, found.location, found.count) == ("g1-0", IOWA, 4)  # after 3, 6, 9 and 11
     assert found.usd == LISTED.egress(IOWA, "gcp/us-central1", 4 * 60_192_808 * 4 * 3)
+    down = [LISTED.store_egress("gcp/us-central1", at, 60_192_808 * 4 * 3) or 0 for at in (IRELAND, IOWA)]
+    assert (found.restore_usd, found.kept_usd) == (sum(down), None)
+    for_a_month = planned_checkpoints(spec, LISTED, 730 * 3600.0)
+    assert for_a_month is not None
+    assert for_a_month.kept_usd == pytest.approx(Decimal("0.02") * 2 * 60_192_808 * 12 / 2**30)
     assert upload_usd(spec, LISTED) == LISTED.egress(IRELAND, "gcp/us-central1", 60_192_808 * 4 * 3)
 
 
@@ -88,7 +95,16 @@ def test_the_reserve_has_the_upload_in_progress_and_those_until_the_end() -> Non
     one = upload_usd(spec, LISTED)
     assert one is not None
     found = uploads_in_flight_usd(spec, LISTED, 25.0, LOCAL_PACE)
-    assert found == one * 2 * Decimal("1.25")
+    down = restore_usd(spec, LISTED)
+    kept = kept_usd(spec, LISTED, LOCAL_PACE.all_s)
+    assert down == sum(
+        LISTED.store_egress("gcp/us-central1", at, 60_192_808 * 12) or 0 for at in (IRELAND, IOWA)
+    )
+    assert down
+    assert kept == pytest.approx(
+        Decimal("0.02") * 3 * 60_192_808 * 12 / 2**30 * Decimal(LOCAL_PACE.all_s) / (730 * 3600)
+    )
+    assert found == (one * 2 + down) * Decimal("1.25") + kept
     emulation = resolve_emulation(load("geo-b2"), 2)
     rates = [
         planned_budget(s, LISTED, Decimal(1), emulation, rented=True).egress_usd_per_h
@@ -111,4 +127,9 @@ def test_unknown_stays_unknown() -> None:
     route = f"{IRELAND} to the store in gcp/us-central1"
     assert route in unpriced_traffic(spec, partial)
     assert route not in unpriced_traffic(spec_of(), partial)
+    unstored = spec_of("checkpoint.every_epochs=5", store="azure/eastus")
+    assert kept_usd(unstored, LISTED, 10.0) is None
+    assert uploads_in_flight_usd(unstored, LISTED, 10.0, LOCAL_PACE) is None
+    assert "storage at azure/eastus" in unpriced_traffic(unstored, LISTED)
+    assert any(row.product == "storage" for row in missing_traffic(unstored, LISTED))
     assert len(missing_traffic(spec, partial)) >= len(missing_traffic(spec_of(), partial))

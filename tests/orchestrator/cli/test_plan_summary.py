@@ -65,7 +65,15 @@ def test_without_emulation_duration_is_unknown():
 
 
 def test_an_unknown_number_of_checkpoints_is_a_whole_phrase():
-    stored = {"count": None, "bytes": 28_900, "writer": "us-0", "usd": None}
+    stored = {
+        "count": None,
+        "bytes": 28_900,
+        "writer": "us-0",
+        "usd": None,
+        "restore_usd": "0.5",
+        "kept_usd": None,
+    }
     assert _checkpoint_line(stored) == (
-        "checkpoints: an unknown number, of 28.9 kB each, written by us-0; what sending them costs is unknown"
+        "checkpoints: an unknown number, of 28.9 kB each, written by us-0; a download by all peers costs $0.50, what sending "
+        "them and keeping them costs is unknown"
     )
