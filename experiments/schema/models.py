@@ -25,6 +25,7 @@ from experiments.learning_rate import KINDS
 from experiments.schema import fields as f
 from experiments.schema.checkpoint import Checkpoint
 from experiments.schema.limits import Limits
+from experiments.schema.tracking import Tracking
 from experiments.schema.train import Train
 from experiments.tasks.settings import SETTINGS
 
@@ -469,6 +470,9 @@ class ExperimentSpec(_Section):
     )
     checkpoint: Checkpoint | None = Field(
         default=None, description="When and where checkpoints are stored. null: never."
+    )
+    tracking: Tracking | None = Field(
+        default=None, description="Experiment trackers that are written while the run goes on."
     )
     budget_usd: f.Usd | None = Field(
         default=None, description="Budget of the run in dollars. Spending stops before it would be exceeded."
