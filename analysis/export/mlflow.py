@@ -83,7 +83,7 @@ class MlflowRun:
         """Close the database."""
         client, self._client, self._id = self._client, None, ""
         store = None if client is None else getattr(client, "_tracking_client").store  # noqa: B009
-        if hasattr(store, "engine"):
+        if store is not None and hasattr(store, "engine"):
             store.engine.dispose()
 
     def _find(self, run: TrackedRun) -> None:

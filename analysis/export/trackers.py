@@ -41,7 +41,7 @@ class TrackerLog(Protocol):
         ...
 
 
-def missing_packages(tracker: str) -> str:
+def tracker_lacks(tracker: str) -> str:
     """Return one sentence on what a tracker needs and this environment lacks; "" if nothing is missing."""
     absent = [name for name in _PACKAGES[tracker] if find_spec(name) is None]
     if not absent:
@@ -65,7 +65,7 @@ def export_tracked(run_db: Path, out: Path, tracker: str, force: bool = False) -
     A run in progress is written as of one moment. `force` replaces an existing export. Raises ExportError,
     metrics.store.database.StoreError.
     """
-    if lacks := missing_packages(tracker):
+    if lacks := tracker_lacks(tracker):
         raise ExportError(f"--to {lacks}")
     with snapshot(run_db) as store:
         run = tracked_run(store)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pathlib
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -52,6 +54,13 @@ def dotted(path: Path) -> str:
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
     return text
+
+
+def absolute(document: Document, at: Path, written: str) -> pathlib.Path:
+    """Return a path that is relative to the experiment's file, or to the working directory if it is from `--set`."""
+    given = any(at[:length] in document.overridden for length in range(1, len(at) + 1))
+    folder = pathlib.Path() if given else pathlib.Path(document.file).parent
+    return pathlib.Path(os.path.abspath(folder / os.path.expanduser(written)))
 
 
 def parse(text: str, file: str) -> Document:

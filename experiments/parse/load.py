@@ -24,6 +24,7 @@ from experiments.parse.matrix_schema import with_matrix
 from experiments.parse.messages import problems_of, wrong_paths
 from experiments.parse.price_books import find_price_books
 from experiments.parse.task_files import find_task_files
+from experiments.parse.tracking_folders import find_tracking_folders
 from experiments.schema.errors import MatrixError, Problem, SpecError
 from experiments.schema.models import ExperimentSpec, PeerGroup
 
@@ -175,6 +176,7 @@ def _overridden(variant: Variant, overrides: Sequence[str]) -> ExperimentSpec:
         _overrides.apply(variant.document, override)
     find_price_books(variant.document)
     find_task_files(variant.document)
+    find_tracking_folders(variant.document)
     return _resolve(variant.document)
 
 

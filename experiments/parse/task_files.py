@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.parse import document as _document
-from experiments.parse.document import Document
+from experiments.parse.document import Document, absolute
 from experiments.schema.fields import FILE_AND_NAME
 from experiments.schema.requirements import FIND_LINKS, RequirementError, parse_requirement
 from experiments.tasks.settings import FILE_SETTINGS
@@ -159,17 +159,11 @@ def _is_module(path: Path) -> bool:
     return path.suffix == ".py" or (path / "__init__.py").is_file()
 
 
-def _absolute(document: Document, at: _document.Path, written: str) -> Path:
-    given = any(at[:length] in document.overridden for length in range(1, len(at) + 1))
-    folder = Path() if given else Path(document.file).parent
-    return Path(os.path.abspath(folder / os.path.expanduser(written)))
-
-
 def _code(document: Document, data: dict[str, Any]) -> Iterator[tuple[_document.Path, Path]]:
     entries: Any = data.get("code")
     for i, written in enumerate(entries if isinstance(entries, list) else ()):
         if isinstance(written, str) and written:
-            path = _absolute(document, ("code", i), written)
+            path = absolute(document, ("code", i), written)
             entries[i] = str(path)
             yield ("code", i), path
 
@@ -181,7 +175,7 @@ def _modules(document: Document, data: dict[str, Any]) -> Iterator[tuple[_docume
         found = FILE_AND_NAME.fullmatch(str(node.get(key))) if isinstance(node, dict) else None
         if found is None:
             continue
-        path = _absolute(document, at, found["file"])
+        path = absolute(document, at, found["file"])
         node[key] = f"{path}:{found['name']}"
         if path.stem.isidentifier():
             yield at, path
@@ -201,7 +195,7 @@ def _settings(document: Document, data: dict[str, Any]) -> Iterator[tuple[_docum
         written: Any = settings.get(key)
         at: _document.Path = ("task", "with", key)
         if isinstance(written, str) and written and "://" not in written:
-            path = _absolute(document, at, written)
+            path = absolute(document, at, written)
             settings[key] = str(path)
             yield at, path
 
@@ -216,7 +210,7 @@ def _requirements(document: Document, data: dict[str, Any]) -> None:
         if parsed is None or not parsed.path:
             continue
         at: _document.Path = ("requirements", i)
-        path = _absolute(document, at, parsed.path)
+        path = absolute(document, at, parsed.path)
         lines[i] = f"{FIND_LINKS} {path}" if parsed.wanted is None else str(path)
         if parsed.wanted is not None:
             _check(document, at, path, Path.is_file, "file")

@@ -25,6 +25,7 @@ from experiments.learning_rate import KINDS
 from experiments.schema import fields as f
 from experiments.schema.checkpoint import Checkpoint
 from experiments.schema.limits import Limits
+from experiments.schema.tracking import Tracking
 from experiments.schema.train import Train
 from experiments.tasks.settings import SETTINGS
 
@@ -477,6 +478,9 @@ class ExperimentSpec(_Section):
         default=None,
         description="When and where checkpoints are stored. null: never. Without the key, rented VMs that train the model "
         "itself store one every 3600 s, with required: false, and other runs none.",
+    )
+    tracking: Tracking | None = Field(
+        default=None, description="Experiment trackers that are written while the run goes on."
     )
     budget_usd: f.Usd | None = Field(
         default=None, description="Budget of the run in dollars. Spending stops before it would be exceeded."

@@ -10,6 +10,7 @@ from pydantic_core import PydanticUndefined
 from experiments.schema import models as schema
 from experiments.schema.checkpoint import Checkpoint
 from experiments.schema.limits import Limits
+from experiments.schema.tracking import Tracking, WandbTracking
 from experiments.schema.train import Train, Until, UntilMetric
 
 _HEAD = """# The experiment file
@@ -73,6 +74,8 @@ _SECTIONS: tuple[tuple[str, type[Any]], ...] = (
     ("train", Train),
     ("train.until", Until),
     ("train.until.metric", UntilMetric),
+    ("tracking", Tracking),
+    ("tracking.wandb", WandbTracking),
     ("limits", Limits),
     ("emulation", schema.Emulation),
     ("emulation.preempt", schema.Preempt),

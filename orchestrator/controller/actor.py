@@ -36,10 +36,12 @@ from orchestrator.launch.peer_request import RunRequests
 from orchestrator.metrics_address import address_of
 from orchestrator.ray.processes import identity, is_alive, named_for
 from orchestrator.ray.session import claim
+from orchestrator.tracking.process import TrackingProcess, add_warning, start_tracking
 
 NAMESPACE = "orch"
 _RESTARTS = 5  # by Ray, so that a run without an attached command still has a controller
 _LINGER_S = 2.0
+_TRACKING_S = 30.0  # for the last write of the trackers, after the end of the run
 
 _log = logging.getLogger("orchestrator.controller")
 
@@ -52,6 +54,7 @@ class ControllerActor:
         self._now_s: Callable[[], float] = time.time
         self._shells: Shells | None = None
         self._metrics: MetricsServer | None = None
+        self._tracking: TrackingProcess | None = None
         self._store: RunStore | None = None
         self._status: str | None = None
         self._failure = ""
@@ -109,6 +112,7 @@ class ControllerActor:
         self._store = store
         claim(self._home)
         self._metrics = _serve_metrics(store, self._state)
+        self._tracking = start_tracking(store, self._folder)
         _write_controller_file(self._folder, "", self._metrics.url if self._metrics else "")
         threading.Thread(target=self._loop, name="controller", daemon=True).start()
 
@@ -156,6 +160,8 @@ class ControllerActor:
         finally:
             if self._metrics is not None:
                 self._metrics.close()
+            if self._tracking is not None:
+                self._tracking.finish(_TRACKING_S)
             self._store.close()
             free_reserve(self._folder)
             _write_controller_file(self._folder, self._failure, is_open=self._open)
@@ -296,6 +302,5 @@ def _serve_metrics(store: RunStore, state: Callable[[], RunState]) -> MetricsSer
     except (OSError, UsageError) as error:
         warning = f"no Prometheus metrics: cannot listen on the address ({error}); set ORCH_METRICS_ADDRESS"
         _log.warning("%s", warning)
-        known = store.meta("warnings", [])
-        store.set_meta("warnings", known if warning in known else [*known, warning])
+        add_warning(store, warning)
         return None

@@ -172,7 +172,8 @@ class Shell:
         self._rows.journal(step.facts, now_s)  # on the disk before any instruction is executed
         if step.state.monitors_lost > self.state.monitors_lost:
             died = f"the monitor died ({step.state.monitor_cause}) and was started again"
-            self._store.set_meta("warnings", [*self._store.meta("warnings", []), died])
+            with self._store.transaction():  # another thread writes the warnings of trackers
+                self._store.set_meta("warnings", [*self._store.meta("warnings", []), died])
         self.state = step.state
         self._write_last_epoch()
         self._rows.write_vms(self.state, self._seen, now_s)

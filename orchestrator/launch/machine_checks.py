@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from urllib.parse import urlsplit
 
+from analysis.export.trackers import tracker_lacks
 from cloud.targets import TARGETS, skypilot_install
 from cloud.vendors import RENTABLE
 from experiments.schema.models import ExperimentSpec
@@ -20,6 +21,9 @@ def machine_obstacles(spec: ExperimentSpec, on: str, environ: Mapping[str, str])
     found: list[Obstacle] = []
     if missing := missing_secrets(spec, environ):
         found.append(Obstacle(ObstacleCode.SECRET_VALUES, missing))
+    for tracker in spec.tracking.as_mapping() if spec.tracking is not None else ():
+        if lacks := tracker_lacks(tracker):
+            found.append(Obstacle(ObstacleCode.PACKAGES, f"tracking: {lacks}"))
     if TARGETS[on].rents:
         found += [*_own_keys(spec, environ), *_packages(spec), *_credentials(spec, environ)]
     else:

@@ -1,0 +1,1 @@
+"""The process that writes a run's experiment trackers while it goes on."""
