@@ -45,8 +45,8 @@ def compare_held_out(
 ) -> HeldOutComparison:
     """Compare the runs of two experiments, selected by the experiments' names."""
     found = [held_out_run(run, figure) for run in runs]
-    sides = (
+    ours, theirs = (
         Side(name, tuple(r for r in found if r.experiment == name), include_contended)
         for name in (of, against)
     )
-    return HeldOutComparison(*sides, figure)
+    return HeldOutComparison(ours, theirs, figure)
