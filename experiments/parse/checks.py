@@ -92,6 +92,7 @@ def cross_problems(parts: Parts) -> Iterator[tuple[Path, str]]:
     yield from _batch(parts)
     yield from _averaging(parts)
     yield from _recalculated(parts)
+    yield from _compiled(parts)
     yield from _timeouts(parts)
     yield from _optimizer(parts)
     yield from _schedule(parts)
@@ -245,6 +246,19 @@ def _recalculated(parts: Parts) -> Iterator[tuple[Path, str]]:
         ("swarm", "gradient_checkpointing"),
         f"{trained} has no gradient checkpointing; remove the key, or give a 'task' instead of 'model'",
     )
+
+
+def _compiled(parts: Parts) -> Iterator[tuple[Path, str]]:
+    if parts.swarm is None or not parts.swarm.compile or parts.emulation is None:
+        return
+    if "task" in parts.given and parts.task is None:  # it has a problem of its own
+        return
+    if resolved(parts.emulation, parts.task) == PADDED:
+        yield (
+            ("swarm", "compile"),
+            "the steps of padded accelerators take as long as those measured, which were not compiled; remove the key, or "
+            "set emulation.accelerators: host",
+        )
 
 
 def _required_scale(parts: Parts) -> float | None:

@@ -69,6 +69,7 @@ class PeerConfig:
     schedule: Mapping[str, Any] = field(default_factory=dict)
     precision: str = "fp32"  # "fp32" | "bf16" | "fp16"
     gradient_checkpointing: bool = False  # activations are calculated again in the backward pass
+    compile: bool = False  # torch.compile of the task's model, before this peer is announced
     clip_norm: float | None = None  # maximum L2 norm of the averaged gradient
     # the user's own task; None: what `model` names
     task: Mapping[str, Any] | None = None  # {"call": "module:function", "with": {...}, "sha256": ...}

@@ -17,6 +17,7 @@ from hivemind.utils.timed_storage import get_dht_time
 
 from cloud.storage.counter import ByteCounter
 from cloud.storage.errors import StorageError, is_final
+from cloud.storage.opener import ShardOpener
 from cloud.storage.samples import Cursor
 from experiments.peer.checkpoints.restore import RestoreError
 from experiments.peer.checkpoints.session import Checkpoints, build_checkpoints
@@ -56,7 +57,7 @@ from experiments.peer.training.ranks import Ranks
 from experiments.peer.training.step_log import StepLog
 from experiments.peer.training.stored_settings import with_stored_files
 from experiments.peer.training.task import TaskRunner, build_runner, use_code_folder
-from experiments.peer.training.task_data import held_out, statistics_batches, training_source
+from experiments.peer.training.task_data import first_batch, held_out, statistics_batches, training_source
 from experiments.pipeline.errors import PipelineError
 from experiments.tasks.protocol import TaskError
 from experiments.wire.dht_records import KEEP_EPOCHS, MAX_EPOCHS
@@ -198,9 +199,16 @@ def assemble(config: PeerConfig, folder: Path, temporary: Path, status: Status) 
     source = training_source(config, opener, task, left_out, _start_cursor(config, status))
     batches = Batches(source, config.batch_size * config.ranks)
     parts.callback(batches.close)
+    if config.compile:  # removed with the folder; the ranks share it
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(temporary / "compiled"))
     ranks = Ranks(config, folder, temporary, task) if config.ranks > 1 else None
     if ranks is not None:
         parts.callback(ranks.close)
+        record_descendants()
+    if (
+        config.compile
+    ):  # after Hivemind's processes were forked, which would inherit OpenMP's threads as locks only
+        _compile(config, opener, task, ranks)
         record_descendants()
     periodic = None
     if config.evaluate_every_epochs and heldout is not None:
@@ -257,6 +265,14 @@ def _start_cursor(config: PeerConfig, status: Status) -> Cursor | None:
     except ValueError as error:
         status.warn("data position", f"the first pass over the data begins again: {error}")
         return None
+
+
+def _compile(config: PeerConfig, opener: ShardOpener, task: TaskRunner, ranks: Ranks | None) -> None:
+    """Compile the model before this peer is announced: others would wait for it in their first round."""
+    batch = first_batch(config, opener, task)
+    _log.info("compiled the model in %.1f s", task.compile_with(batch))
+    if ranks is not None:
+        ranks.compile_with(batch)
 
 
 def _close_publisher(publisher: Publisher, status: Status) -> None:

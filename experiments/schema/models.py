@@ -239,6 +239,11 @@ class Swarm(_Section):
         description="true: the activations of a model's blocks are calculated again in the backward pass instead of being kept, "
         "which takes less memory and more time. For tasks whose model is one of transformers.",
     )
+    compile: bool = Field(
+        default=False,
+        description="true: the task's model is compiled (torch.compile) before a peer trains, which takes up to minutes. Needs a "
+        "C++ compiler on VMs without a GPU, triton and a C compiler on others.",
+    )
     clip_norm: float | None = Field(
         default=None,
         gt=0,

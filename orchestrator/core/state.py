@@ -104,7 +104,8 @@ class RunSpec(Limits):
     join_deadline_s: float = (
         300.0  # from the start of the program to the ready peer; the same again until it trains
     )
-    restore_s: float = 0.0  # in addition, for the download of a checkpoint before the peer is ready
+    # in addition, for the download of a checkpoint and the compilation of the model before the peer is ready
+    restore_s: float = 0.0
     barrier_s: float | None = None  # how long ready peers wait for each other; None: 60 s plus 10 s per slot
     silent_deadline_s: float = 120.0  # for a training peer not seen in the DHT
     missing_deadline_s: float = 30.0  # an unlisted VM counts as lost after this

@@ -72,6 +72,9 @@ class Trial:
     decode_s: Estimate  # a sample, with one worker; without the first, if there are more
     step_s: Estimate  # without the first step, if there are more
     samples_per_s: Estimate  # of these steps
+    compile_s: (
+        float | None
+    )  # of the step that compiled the model, which is not among those; None: it is not compiled
     losses: tuple[float, ...]
     evaluated: str  # the shard of the evaluation
     evaluated_samples: int
@@ -217,6 +220,7 @@ def lone_config(spec: ExperimentSpec, code: TaskCode | None, folder: Path, batch
         clip_norm=swarm.clip_norm,
         precision=swarm.precision,
         gradient_checkpointing=swarm.gradient_checkpointing,
+        compile=swarm.compile,
         matchmaking_time_s=swarm.matchmaking_time_s,
         averaging_timeout_s=swarm.averaging_timeout_s,
         next_chunk_timeout_s=0.0,
@@ -289,7 +293,7 @@ def _tried(
         torch.manual_seed(config.seed)
         items = _repeated(shard, open_shard, runner.pipeline, config.seed, decoding, clock)
         with contextlib.closing(items):
-            losses, seconds = _train(config, runner, items, steps, clock)
+            losses, seconds, compile_s = _train(config, runner, items, steps, clock)
         heldout = first_shard(spec.data.heldout) if spec.data.heldout else shard
         batches, evaluated = _evaluation_batches(
             heldout, open_shard, runner, evaluation_samples(config), decoding_heldout, clock
@@ -315,6 +319,7 @@ def _tried(
         decode_s=_known(mean_interval(decoded)),
         step_s=_known(mean_interval(timed)),
         samples_per_s=_known(ratio_interval([float(config.batch_size)] * len(timed), timed)),
+        compile_s=compile_s,
         losses=tuple(losses),
         evaluated=heldout,
         evaluated_samples=evaluated,
@@ -398,10 +403,11 @@ def _repeated(
 
 def _train(
     config: PeerConfig, runner: TaskRunner, items: Iterator[Item], steps: int, clock: Callable[[], float]
-) -> tuple[list[float], list[float]]:
+) -> tuple[list[float], list[float], float | None]:
     """Train; returns the loss and the seconds of each step, from moving the batch to the optimizer's end.
 
-    Each step counts as an epoch, so the first ones have the rates of a run's first ones.
+    The third is the seconds of compiling the model, None without it. Each step counts as an epoch, so the first ones have the
+    rates of a run's first ones.
     """
     from experiments.peer.optimizer.build import torch_optimizer_of
     from experiments.peer.optimizer.update_rule import update_rule_of
@@ -410,8 +416,11 @@ def _train(
     losses: list[float] = []
     seconds: list[float] = []
     rule = update_rule_of(config, optimizer)
+    compile_s: float | None = None
     for step in range(1, steps + 1):
         collated = runner.collate([next(items) for _ in range(config.batch_size)])
+        if runner.compiles and compile_s is None:
+            compile_s = runner.compile_with(collated)
         began = clock()
         loss = runner.loss(runner.move(collated))
         runner.backward(loss)
@@ -422,7 +431,7 @@ def _train(
         seconds.append(clock() - began)
         losses.append(float(loss.detach()))
         runner.check_loss(losses[-1], ())
-    return losses, seconds
+    return losses, seconds, compile_s
 
 
 def _evaluation_batches(

@@ -9,6 +9,7 @@ from analysis.export.trackers import tracker_lacks
 from cloud.targets import TARGETS, skypilot_install
 from cloud.vendors import RENTABLE
 from experiments.schema.models import ExperimentSpec
+from experiments.tasks.compiler import missing_compiler
 from orchestrator.checks.credentials import cloud_access, missing_packages, package_there
 from orchestrator.launch.obstacles import Obstacle, ObstacleCode
 from orchestrator.launch.rent_checks import STORE_KEYS, clouds_of
@@ -28,6 +29,8 @@ def machine_obstacles(spec: ExperimentSpec, on: str, environ: Mapping[str, str])
         found += [*_own_keys(spec, environ), *_packages(spec), *_credentials(spec, environ)]
     else:
         found += absent_requirements(spec)
+        if spec.swarm.compile and (lacks := missing_compiler("cpu", environ)):
+            found.append(Obstacle(ObstacleCode.COMPILER, lacks))
     return tuple(found)
 
 

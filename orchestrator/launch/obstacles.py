@@ -50,6 +50,7 @@ class ObstacleCode(StrEnum):
     TASK_PACKAGES = (
         "task_packages"  # the emulated peers share this environment, which lacks requirements of the task
     )
+    COMPILER = "compiler"  # the emulated peers share this machine, which lacks what swarm.compile needs
     CREDENTIALS = "credentials"
 
 
@@ -60,6 +61,7 @@ _GROUPS: Mapping[ObstacleCode, ObstacleGroup] = {
     ObstacleCode.CLOUD_KEYS: ObstacleGroup.MACHINE,
     ObstacleCode.PACKAGES: ObstacleGroup.MACHINE,
     ObstacleCode.TASK_PACKAGES: ObstacleGroup.MACHINE,
+    ObstacleCode.COMPILER: ObstacleGroup.MACHINE,
     ObstacleCode.CREDENTIALS: ObstacleGroup.MACHINE,
 }
 

@@ -36,6 +36,7 @@ from orchestrator.launch.keys import run_key, vm_keys
 from orchestrator.launch.own_paths import OwnPaths
 from orchestrator.launch.rent_checks import aws_buckets, aws_written
 from orchestrator.launch.rented import BARRIER_S, labels_of, store_node
+from orchestrator.launch.run_spec import compile_within_s
 from orchestrator.launch.task_code import CODE, WHEELS, TaskCall, copied_paths
 
 _PEER = "experiments.peer.main:main"
@@ -103,7 +104,7 @@ class RunRequests:
                 "announce_address": "env:ORCH_PUBLIC_ADDRESS",
                 "initial_peers": [f"env:{PEERS_VARIABLE}"],
                 "notice_url": cloud if place.use_spot and RENTABLE[cloud].notices else "",
-                "barrier_timeout_s": BARRIER_S,
+                "barrier_timeout_s": BARRIER_S + compile_within_s(self._spec),
             },
             labels=labels_of(self._meta, request.slot, time.time()),
             ports=(int(launch.config["listen_port"]),),
@@ -201,7 +202,7 @@ def peer_config(
         listen_port=_port(spec, request),
         initial_peers=request.initial_peers,
         expected_peers=spec.peer_count,
-        barrier_timeout_s=60.0 + 10.0 * spec.peer_count,
+        barrier_timeout_s=60.0 + 10.0 * spec.peer_count + compile_within_s(spec),
         target_batch_size=_known(emulation.raw_target_batch_size, "raw_target_batch_size"),
         batch_size=batch,
         coalesce=emulation.steps_per_report(place.accelerator),
@@ -211,6 +212,7 @@ def peer_config(
         clip_norm=swarm.clip_norm,
         precision=swarm.precision,
         gradient_checkpointing=swarm.gradient_checkpointing,
+        compile=swarm.compile,
         matchmaking_time_s=matchmaking_s,
         averaging_timeout_s=_averaging_timeout_s(
             swarm.averaging_timeout_s / c, emulation, emulated, matchmaking_s

@@ -36,6 +36,7 @@ _LAST_CHECKPOINT_S = (
     600.0  # for its upload, which one peer finishes after training, besides the time of its bytes
 )
 _SLOW_BYTES_PER_S = 2_000_000  # at which a checkpoint of any size is sent and read in time
+_COMPILE_S = 600.0  # torch.compile of a large model takes minutes
 _UNKNOWN_SIZE_S = 600.0  # for a checkpoint whose size is unknown
 
 
@@ -83,7 +84,7 @@ def run_spec(
         ),
         budget_usd=spec.budget_usd,
         silent_deadline_s=max(120.0, round_s + (emulation.calc_s or 0.0) + 60.0),
-        restore_s=transfer_s,
+        restore_s=transfer_s + compile_within_s(spec),
         straggler_s=max(60.0, round_s + 30.0) + (_LAST_CHECKPOINT_S + transfer_s if spec.checkpoint else 0.0),
         min_peers=spec.min_peers,
         max_usd_per_h=spec.max_usd_per_h,
@@ -99,6 +100,11 @@ def run_spec(
         teardown_s=pace.teardown_s,
         egress_usd_per_h=egress_ceiling_usd_per_h(egress_usd, epoch_s, pace, uploads_usd),
     )
+
+
+def compile_within_s(spec: ExperimentSpec) -> float:
+    """How much longer a peer may take until it is ready, because it compiles its model first; 0 without swarm.compile."""
+    return _COMPILE_S if spec.swarm.compile else 0.0
 
 
 def _transfer_s(spec: ExperimentSpec) -> float:

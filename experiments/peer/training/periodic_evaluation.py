@@ -42,6 +42,7 @@ def build_copy(config: PeerConfig) -> TaskRunner:
     Must not run during training, since it may set torch's global generator, which is restored. Raises what `build_runner`
     raises.
     """
+    config = replace(config, compile=False)  # evaluations are not compiled
     if config.task is None and (config.emulated or config.model in DIGITS):
         config = replace(config, parameters=OWN_PARAMETERS, matrices=())
     with torch.random.fork_rng():

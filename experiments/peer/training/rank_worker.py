@@ -39,8 +39,15 @@ class CopyModel:
 
 
 @dataclass(frozen=True)
+class Compile:
+    """Compile the model with this batch."""
+
+    batch: Batch
+
+
+@dataclass(frozen=True)
 class Ready:
-    """The rank has built its model."""
+    """The rank has built its model, or compiled it."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +66,7 @@ class Failed:
     by_task: bool
 
 
-Order = Accumulate | AverageGradients | CopyModel
+Order = Accumulate | AverageGradients | CopyModel | Compile
 Answer = Ready | Accumulated | Failed
 
 
@@ -96,6 +103,9 @@ def _carry_out(order: Order, task: TaskRunner, group: RankGroup, coalesce: int, 
                 task.backward(loss / coalesce)
             task.wait()
             answers.put(Accumulated(value, task.precision.dropped))
+        case Compile(batch):
+            task.compile_with(batch)
+            answers.put(Ready())
         case AverageGradients():
             group.average_gradients(task.parameters())
         case CopyModel(drop_gradients):

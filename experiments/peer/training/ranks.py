@@ -24,6 +24,7 @@ from experiments.peer.training.rank_worker import (
     Accumulated,
     Answer,
     AverageGradients,
+    Compile,
     CopyModel,
     Failed,
     Order,
@@ -37,6 +38,7 @@ from experiments.tasks.protocol import Batch, TaskError
 
 _log = logging.getLogger(__name__)
 _START_S = 300.0
+_COMPILE_S = 600.0
 _LOOK_S = 0.2
 
 
@@ -86,6 +88,14 @@ class Ranks:
             self.close()
             raise
         _log.info("%d accelerators of this VM train together", config.ranks)
+
+    def compile_with(self, batch: Batch) -> None:
+        """Let the other ranks compile their models with this batch. Raises TaskError, WorkerEndedError."""
+        for rank in self._ranks:
+            _send(rank, Compile(batch))
+        give_up_at_s = time.monotonic() + _COMPILE_S
+        for rank in self._ranks:
+            self._answer(rank, Ready, None, give_up_at_s)
 
     def accumulate(self, batches: Sequence[Batch], samples: Sequence[Sequence[tuple[str, str]]]) -> None:
         """Let each of the other ranks add the gradients of its batch; returns at once. Raises TaskError.
@@ -154,9 +164,7 @@ class Ranks:
                     return None
                 self._check(rank)
                 if time.monotonic() >= give_up_at_s:
-                    raise WorkerEndedError(
-                        f"accelerator {rank.number} was not ready after {_START_S:g} s"
-                    ) from None
+                    raise WorkerEndedError(f"accelerator {rank.number} was not ready in time") from None
                 continue
             return _checked(rank, answer, kind)
 

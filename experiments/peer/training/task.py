@@ -8,7 +8,7 @@ import math
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from torch import nn
 
 from cloud.storage.errors import StorageError
 from experiments.peer.config import PeerConfig, PeerConfigError
+from experiments.peer.training.compilation import compile_in_place, first_step
 from experiments.peer.training.decoding import WorkerEndedError
 from experiments.peer.training.digits_task import DigitsTask
 from experiments.peer.training.emulated_model import DIGITS, ballast, build_emulated
@@ -75,6 +76,7 @@ class TaskRunner:
             int, list[Sequence[tuple[str, str]]]
         ] = {}  # by rank: samples of the last bad ones
         self.common_batches: Sequence[Batch] = ()  # the same on all peers, for `common_statistics`
+        self.compiles = False  # whether training calls a compiled model
         with self._explained("the model"):
             self.model = task.model.to(device).train()
         self._trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
@@ -119,6 +121,28 @@ class TaskRunner:
             # the other variant gives no gradients where no input of a block requires one, as with frozen embeddings
             enable(gradient_checkpointing_kwargs={"use_reentrant": False})
 
+    def compile(self) -> None:
+        """Let training call a compiled model, which `compile_with` compiles. Evaluations do not. Raises TaskError."""
+        compile_in_place(self.model, self.device)
+        self.compiles = True
+
+    def compile_with(self, batch: Batch) -> float:
+        """Compile with a batch that has not been moved, by a step that changes nothing. Returns the seconds.
+
+        Raises TaskError for a model that cannot be compiled, and what `loss` and `backward` raise.
+        """
+
+        def step(moved: Batch) -> None:
+            loss = self.loss(moved)
+            with self._explained("the backward pass"):
+                loss.backward()  # without the loss scale, which a gradient that overflows would change
+            self.wait()
+
+        return first_step(self.model, step, self.move(batch), self.device)
+
+    def _not_compiled(self) -> AbstractContextManager[object]:
+        return torch.compiler.set_stance("force_eager") if self.compiles else nullcontext()
+
     @property
     def has_statistics(self) -> bool:
         """Whether training changes running statistics of the model, such as those of batch normalisation."""
@@ -137,7 +161,11 @@ class TaskRunner:
 
         def forward(number: int) -> None:
             batch = self.move(batches[number])
-            with self._explained("loss, for the running statistics,"), self.precision.autocast():
+            with (
+                self._explained("loss, for the running statistics,"),
+                self._not_compiled(),
+                self.precision.autocast(),
+            ):
                 self._task.loss(batch)
 
         with recomputed(layers, len(batches), forward, self.device):
@@ -227,7 +255,7 @@ class TaskRunner:
         """Evaluate batches that have not been moved. Figures that are not finite are left out: unknown."""
         self.model.eval()
         try:
-            with self._explained("evaluate"), self.precision.autocast():
+            with self._explained("evaluate"), self._not_compiled(), self.precision.autocast():
                 found: Any = self._task.evaluate(map(self.move, batches))
                 figures = {str(name): float(value) for name, value in found.items()}
         finally:
@@ -301,6 +329,8 @@ def build_runner(config: PeerConfig, rank: int = 0) -> TaskRunner:
     runner = _build_runner(config, rank)
     if config.gradient_checkpointing:
         runner.checkpoint_gradients()
+    if config.compile:
+        runner.compile()
     return runner
 
 

@@ -69,7 +69,21 @@ def statistics_batches(config: PeerConfig, opener: ShardOpener, task: TaskRunner
     """
     if not task.has_statistics:
         return ()
-    size = evaluation_samples(config)
+    return _first_batches(config, opener, task, evaluation_samples(config), _STATISTICS_SAMPLES)
+
+
+def first_batch(config: PeerConfig, opener: ShardOpener, task: TaskRunner) -> Batch:
+    """The first good training samples, as many as in a batch of an accelerator, or all if there are fewer.
+
+    Raises what `statistics_batches` raises.
+    """
+    return _first_batches(config, opener, task, config.batch_size, config.batch_size)[0]
+
+
+def _first_batches(
+    config: PeerConfig, opener: ShardOpener, task: TaskRunner, size: int, most: int
+) -> tuple[Batch, ...]:
+    """Batches of `size` from the start of the training samples, at most `most` samples in all."""
     # the training itself reads these samples too, and reports the bad ones
     bad = partial(BadSamples, config.bad_samples, lambda found: None)
     data = HeldOut(
@@ -87,6 +101,6 @@ def statistics_batches(config: PeerConfig, opener: ShardOpener, task: TaskRunner
             if found and data.samples < (len(found) + 1) * size:
                 break
             found.append(batch)
-            if (len(found) + 1) * size > _STATISTICS_SAMPLES:
+            if (len(found) + 1) * size > most:
                 break
     return tuple(found)

@@ -30,6 +30,7 @@ def trial_json(trial: Trial, policy: str) -> dict[str, Any]:
         "decoded_bytes_per_sample": trial.decoded_bytes.to_json(),
         "decode_ms_per_sample": _times(trial.decode_s, 1000).to_json(),
         "step_ms": _times(trial.step_s, 1000).to_json(),
+        "compile_s": trial.compile_s,
         "samples_per_s": trial.samples_per_s.to_json(),
         "loss": {"first": trial.losses[0], "last": trial.losses[-1]},
         "evaluation": {
@@ -67,6 +68,11 @@ def trial_lines(trial: Trial) -> list[str]:
         ("decoded", f"{_bytes(trial.decoded_bytes.value)} per sample"),
         ("decoding", f"{_estimate(_times(trial.decode_s, 1000))} ms per sample, with one worker"),
         ("step", f"{_estimate(_times(trial.step_s, 1000))} ms with batches of {trial.batch_size}"),
+        *(
+            []
+            if trial.compile_s is None
+            else [("compiling", f"{trial.compile_s:.1f} s, before the first step")]
+        ),
         ("throughput", f"{_estimate(trial.samples_per_s)} samples/s"),
         (
             "loss",

@@ -92,3 +92,10 @@ def test_impossible_values() -> None:
     assert "swarm.schedule.kind" in one_problem("swarm.schedule={kind: step}")
     assert "swarm.clip_norm" in one_problem("swarm.clip_norm=0")
     assert "swarm.precision" in one_problem("swarm.precision=fp8")
+
+
+def test_padded_steps_are_not_compiled() -> None:
+    text = one_problem("swarm.compile=true")
+    assert text.startswith("swarm.compile: the steps of padded accelerators take as long as those measured")
+    assert load(NAME, ["swarm.compile=true", "emulation=null"]).swarm.compile
+    assert not load(NAME, []).swarm.compile

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import sys
 import tarfile
 from collections.abc import Callable
@@ -249,3 +250,19 @@ def tar_of(files: dict[str, bytes]) -> bytes:
             info.size = len(data)
             tar.addfile(info, io.BytesIO(data))
     return made.getvalue()
+
+
+def test_without_a_compiler_there_is_one_sentence(orch_try, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    code, _, err = orch_try("mine.yaml", "--steps", "2", "--set", "swarm.compile=true")
+    assert code != 0
+    assert "swarm.compile needs a C++ compiler, but there is no no-such-compiler here; install it" in err
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
+def test_the_seconds_of_compiling_are_shown(orch_try):
+    code, found, err = orch_try("mine.yaml", "-o", "json", "--steps", "3", "--set", "swarm.compile=true")
+    assert code == 0, err
+    assert found["compile_s"] > 0
+    assert found["steps"] == 3

@@ -75,3 +75,12 @@ def test_a_peer_without_accelerator_is_not_padded(tmp_path: Path) -> None:
     eight = configs(tmp_path / "eight", "digits-c8")
     assert {(round(c["forward_s"] + c["backward_s"], 9), c["plain"]) for c in eight} == {(0.9, False)}
     assert {c["parameters"] > 4810 for c in eight} == {True}
+
+
+def test_a_peer_is_told_to_compile_and_waits_longer_for_those_that_do(tmp_path: Path) -> None:
+    (tmp_path / "b").mkdir()
+    host = ["emulation.accelerators=host"]
+    plain, *_ = configs(tmp_path, "geo-b2", host)
+    compiled, *_ = configs(tmp_path / "b", "geo-b2", [*host, "swarm.compile=true"])
+    assert (plain["compile"], compiled["compile"]) == (False, True)
+    assert compiled["barrier_timeout_s"] == plain["barrier_timeout_s"] + 600.0

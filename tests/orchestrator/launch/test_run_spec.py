@@ -130,3 +130,10 @@ def test_impossible_limits_are_refused_with_the_sums():
     with pytest.raises(RefusedError, match="allows not even the first VM"):
         check_money(spec, run, BOOK)
     check_money(*told("geo-b2", "budget_usd=5", "max_usd_per_h=0.36"), BOOK)
+
+
+def test_a_peer_that_compiles_may_take_longer():
+    _, plain = told("geo-b2", "emulation.accelerators=host")
+    _, compiled = told("geo-b2", "emulation.accelerators=host", "swarm.compile=true")
+    assert (plain.restore_s, compiled.restore_s) == (0.0, 600.0)
+    assert compiled.start_deadline_s == plain.start_deadline_s + 1200.0  # its own, and the others'

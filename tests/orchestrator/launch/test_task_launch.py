@@ -542,3 +542,13 @@ def test_a_package_from_a_url_cannot_replace_one_of_the_peer(
     plan = planned(file, tmp_path, *RENTED, f"requirements=['{line}']", on="sky")
     (obstacle,) = plan.obstacles
     assert "but the peer itself needs torch==" in obstacle.text
+
+
+def test_local_peers_that_compile_need_a_compiler_here(file: Path):
+    spec = read(file, "swarm.compile=true")
+    (obstacle,) = machine_obstacles(spec, "local", {"CXX": "no-such-compiler"})
+    assert obstacle.code == "compiler"
+    assert obstacle.text.startswith(
+        "swarm.compile needs a C++ compiler, but there is no no-such-compiler here; "
+    )
+    assert machine_obstacles(read(file), "local", {"CXX": "no-such-compiler"}) == ()
