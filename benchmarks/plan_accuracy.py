@@ -23,7 +23,7 @@ from experiments.parse import find, load_all
 from experiments.schema.models import ExperimentSpec
 from experiments.schema.slots import slots
 
-COLUMNS = ("name", "value", "unit", "source", "how")
+COLUMNS: list[str] = ["name", "value", "unit", "source", "how"]
 _FITTED = ("A-2", "B-2", "B-4", "B-6", "B-8")
 _GOALS = {"A": 0.05, "CV": 0.05, "D": 0.05}  # the largest error of samples/s; others 15 %, median 7 %
 _COVERAGE = ("sps", "calc_s", "comm_s", "granularity")
@@ -246,7 +246,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--constants", action="store_true", help="print predictor_constants.csv instead")
     if parser.parse_args(arguments).constants:
-        writer = csv.DictWriter(sys.stdout, list(COLUMNS), lineterminator="\n")
+        writer = csv.DictWriter(sys.stdout, COLUMNS, lineterminator="\n")
         writer.writeheader()
         writer.writerows(constant_rows())
         return 0

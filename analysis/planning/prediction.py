@@ -245,6 +245,10 @@ def _inputs(spec: ExperimentSpec) -> tuple[_Inputs, list[StepTime]]:
     emulation = spec.emulation
     emulated_network = emulation.network if emulation is not None else DEFAULT_NETWORK
     paths = emulation.path_model if emulation is not None else DEFAULT_PATH_MODEL
+    if emulated_network == "none":
+        raise ValueError(
+            f"emulation.network none has no figures of the network between peers; give {DEFAULT_NETWORK} or another network"
+        )
     inputs = _Inputs(
         tbs=swarm.target_batch_size,
         rates_sps=tuple(step.batch_size / step.step_s for step in steps),

@@ -159,6 +159,15 @@ def test_a_model_without_a_step_time_is_unknown_and_the_file_is_named():
     assert p.sps is None
 
 
+def test_a_network_without_figures_is_unknown():
+    spec = load_spec("geo-d2", shipped=True)
+    assert spec.emulation is not None
+    none = spec.emulation.model_copy(update={"network": "none"})
+    p = predict(spec.model_copy(update={"emulation": none}))
+    assert p.unknown[0].startswith("emulation.network none has no figures")
+    assert p.sps is None
+
+
 def test_a_pair_without_figures_is_named():
     with pytest.raises(NetworkError, match="no such row"):
         transfer(["gcp/us-central1/a", "gcp/europe-west1/b"], 1e9,
