@@ -4,8 +4,10 @@ from cloud.networks.models import (
     NO_PATH_MODEL,
     PathModel,
     VmModel,
+    path_bounds,
     path_model,
     path_model_names,
+    vm_bounds,
     vm_limit,
     vm_model,
 )
@@ -19,8 +21,10 @@ __all__ = [
     "PathModel",
     "VmModel",
     "network_names",
+    "path_bounds",
     "path_model",
     "path_model_names",
+    "vm_bounds",
     "vm_limit",
     "vm_model",
 ]

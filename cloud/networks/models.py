@@ -62,6 +62,8 @@ class VmModel:
     processing_bps: float  # bits/s that Hivemind achieves on it, counted in whole packets
     sync_work_base_s: float
     sync_work_s_per_parameter: float
+    step_spread_of_vms: float  # relative standard deviation of the VMs' mean step times
+    step_spread_of_epochs: float  # of one VM's mean step times in different epochs
 
     def sync_work_s(self, parameters: int) -> float:
         """Seconds of the VM's own work around a round: gradient copies, the offloaded optimizer."""
@@ -92,12 +94,32 @@ def vm_model(name: str = "gc-n1-standard-8-t4") -> VmModel:
         processing_bps=found["processing_bps"],
         sync_work_base_s=found["sync_work_base_s"],
         sync_work_s_per_parameter=found["sync_work_s_per_1e9_parameters"] / 1e9,
+        step_spread_of_vms=found["step_spread_of_vms"],
+        step_spread_of_epochs=found["step_spread_of_epochs"],
     )
 
 
 def vm_limit() -> float:
     """Bits/s that the paper's VMs can send, limited by their own processing. Raises NetworkError."""
     return vm_model().processing_bps
+
+
+def path_bounds(name: str) -> dict[str, tuple[float, float]]:
+    """Return the 90 % interval of each figure of a path model that has one. "NAME-calm" has those of NAME."""
+    return _bounds("path_models.csv", name.removesuffix(_CALM))
+
+
+def vm_bounds(name: str = "gc-n1-standard-8-t4") -> dict[str, tuple[float, float]]:
+    """Return the lowest and highest value of each figure of a VM model that has both."""
+    return _bounds("vm_models.csv", name)
+
+
+def _bounds(file: str, name: str) -> dict[str, tuple[float, float]]:
+    return {
+        row["key"]: (float(row["low"]), float(row["high"]))
+        for _, row in _rows(file)
+        if row["name"] == name and row["low"] and row["high"]
+    }
 
 
 def _values(file: str, name: str) -> dict[str, float]:

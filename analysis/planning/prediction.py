@@ -1,0 +1,448 @@
+"""Predict samples/s, granularity and egress of an experiment before it runs. Pure: nothing is started or fitted here.
+
+docs/prediction.md has the formulas. Constants: `predictor_constants.csv` and the data files that the emulation uses.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from functools import cache
+from importlib.resources import files
+from itertools import permutations
+from typing import Any
+
+import numpy as np
+
+from analysis.planning.round_time import Transfer, expected_spell_s, transfer
+from cloud.networks import (
+    Network,
+    NetworkError,
+    PathModel,
+    VmModel,
+    path_bounds,
+    path_model,
+    vm_bounds,
+    vm_model,
+)
+from cloud.prices.book import PriceBook
+from cloud.prices.classes import egress_class
+from cloud.prices.missing import MissingPrice, missing_egress
+from experiments.averaging.flat import FLAT
+from experiments.averaging.overlap import BLOCKING
+from experiments.catalog import StepTime, step_time
+from experiments.schema.models import ExperimentSpec
+from experiments.schema.slots import slots
+from experiments.schema.trained_model import known_model
+from metrics.cost.ledger import Terms, egress_lines
+from metrics.epochs.scaling import PACKET_PER_LOAD, Scales
+from metrics.traffic import Traffic
+
+DEFAULT_NETWORK, DEFAULT_PATH_MODEL = "study-2023-04", "study"
+_DRAWS = 2000
+_NORMAL_90 = 1.645  # standard deviations from the mean to the 95 % quantile
+
+WINDOW, HOLD, PROCESSING = "TCP window", "hold of further streams", "processing of a VM"
+STEPS, EPOCHS, SPELLS, WAIT = "step time", "step time by epoch", "slow spells", "waiting for peers"
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A prediction with its 90 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """One row of predictor_constants.csv."""
+
+    value: float
+    unit: str
+    source: str
+    how: str
+
+
+@dataclass(frozen=True, slots=True)
+class Assumption:
+    """An input, and its share of the variance of samples/s (of all inputs varied one at a time). None: not varied."""
+
+    name: str
+    value: str
+    source: str
+    share: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class PairEgress:
+    """Bytes that one peer's slot sends another in an epoch, whole packets. `usd` None: no price."""
+
+    src: str
+    dst: str
+    bytes_per_epoch: float
+    usd_per_epoch: Decimal | None
+
+
+@dataclass(frozen=True, slots=True)
+class Bottleneck:
+    """The largest part of an epoch and its share of the epoch's seconds."""
+
+    kind: str  # calculation, path, vm, waiting or work
+    where: str
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """Predicted figures at full scale; None: unknown, with the reason in `unknown`. Seconds are of one epoch."""
+
+    experiment: str
+    unknown: tuple[str, ...] = ()
+    sps: Value | None = None
+    granularity: Value | None = None
+    calc_s: Value | None = None
+    comm_s: Value | None = None
+    epoch_s: Value | None = None
+    hivemind_share: float | None = None  # of a step: 1 - plain step time / step time in a swarm
+    egress: tuple[PairEgress, ...] | None = None
+    egress_usd_per_epoch: Decimal | None = None
+    missing_prices: tuple[MissingPrice, ...] = ()
+    bottleneck: Bottleneck | None = None
+    assumptions: tuple[Assumption, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Inputs:
+    """What the seconds of an epoch depend on, all at nominal values."""
+
+    tbs: int
+    rates_sps: tuple[float, ...]
+    locations: tuple[str, ...]
+    gradient_bytes: float
+    network: Network
+    path: PathModel
+    vm: VmModel
+    work_s: float
+
+    def transfer(self) -> Transfer:
+        return transfer(self.locations, self.gradient_bytes, self.network, self.path, self.vm.processing_bps)
+
+
+@cache
+def constants() -> Mapping[str, Constant]:
+    """Return the rows of predictor_constants.csv by name."""
+    text = (files("analysis.planning") / "predictor_constants.csv").read_text(encoding="utf-8")
+    return {
+        r["name"]: Constant(float(r["value"]), r["unit"], r["source"], r["how"])
+        for r in csv.DictReader(text.splitlines())
+    }
+
+
+def wait_s(peers: int) -> float:
+    """Return the seconds of a round in which peers wait for each other: matchmaking's rest and stragglers."""
+    rows = constants()
+    return rows["wait_base_s"].value + rows["wait_per_peer_s"].value * (peers - 1)
+
+
+def known_communication_s(spec: ExperimentSpec) -> float:
+    """Return the communication seconds of a round without `wait_s`. Raises ValueError with why it is unknown."""
+    inputs, _ = _inputs(spec)
+    found = inputs.transfer()
+    return found.seconds + expected_spell_s(found, inputs.path) + inputs.work_s
+
+
+def predict(
+    spec: ExperimentSpec, book: PriceBook | None = None, *, rented: bool = False, seed: int = 0
+) -> Prediction:
+    """Predict an experiment, each slot at its first place. `rented`: peers have public addresses.
+
+    Intervals come from `_DRAWS` simulated runs with `seed`. Never raises for an experiment that cannot be predicted:
+    the result says why.
+    """
+    try:
+        inputs, steps = _inputs(spec)
+    except (ValueError, NetworkError) as error:
+        return Prediction(spec.name, (str(error),))
+    calc_s, plain = inputs.tbs / sum(inputs.rates_sps), spec.swarm.plain
+    found = inputs.transfer()
+    spell_s, waited_s = expected_spell_s(found, inputs.path), wait_s(len(inputs.locations))
+    comm_s = 0.0 if plain else found.seconds + spell_s + waited_s + inputs.work_s
+    draws = _Draws(inputs, found, plain, spec.measure.epochs)
+    calc, comm = draws.run(np.random.default_rng(seed), draws.names)
+    parts = {"calculation": calc_s}
+    if not plain:
+        parts |= {found.limit: found.seconds + spell_s, "waiting": waited_s, "work": inputs.work_s}
+    kind = max(parts, key=lambda name: parts[name])
+    where = (
+        found.where
+        if kind == found.limit
+        else "all peers"
+        if kind in ("calculation", "waiting")
+        else "each VM"
+    )
+    egress, missing = ((), ()) if plain else _egress(spec, inputs, book, rented)
+    usd = [pair.usd_per_epoch for pair in egress]
+    return Prediction(
+        experiment=spec.name,
+        sps=_value(inputs.tbs / (calc_s + comm_s), inputs.tbs / (calc + comm)),
+        granularity=None if plain else _value(calc_s / comm_s, calc / comm),
+        calc_s=_value(calc_s, calc),
+        comm_s=None if plain else _value(comm_s, comm),
+        epoch_s=_value(calc_s + comm_s, calc + comm),
+        hivemind_share=0.0
+        if plain
+        else 1
+        - sum(step.batch_size / step.step_s for step in steps)
+        / sum(step.batch_size / step.plain_step_s for step in steps),
+        egress=egress,
+        egress_usd_per_epoch=None if None in usd else sum((u for u in usd if u is not None), Decimal(0)),
+        missing_prices=missing,
+        bottleneck=Bottleneck(kind, where, parts[kind] / (calc_s + comm_s)),
+        assumptions=_assumptions(inputs, steps, draws, seed),
+        unknown=_unpriced(book, missing) if egress else (),
+    )
+
+
+def _inputs(spec: ExperimentSpec) -> tuple[_Inputs, list[StepTime]]:
+    swarm, plain = spec.swarm, spec.swarm.plain
+    model = known_model(spec.model, spec.task, spec.data)
+    if model is None:
+        raise ValueError(f"the size of {spec.trains} is unknown until the task has been built")
+    method = swarm.method
+    if method.exchange is not FLAT:
+        raise ValueError(f"swarm.averaging {method.exchange.name} is not predicted yet, only {FLAT.name}")
+    if not plain and method.schedule is not BLOCKING:
+        raise ValueError(f"swarm.overlap {method.schedule.name} is not predicted yet, only {BLOCKING.name}")
+    if method.compression.rank is not None:
+        raise ValueError(
+            f"swarm.compression {method.compression.name} is not predicted yet: it has two rounds"
+        )
+    if spec.network_tuning != "default":
+        raise ValueError(f"network_tuning {spec.network_tuning} is not predicted yet, only default")
+    if spec.checkpoint is not None:
+        raise ValueError("checkpoints are not predicted yet; leave out checkpoint")
+    first = [slot.places[0] for slot in slots(spec)]
+    if len(first) < 2 and not plain:
+        raise ValueError("a swarm of one peer has no averaging round; use swarm.plain, or two peers")
+    steps: list[StepTime] = []
+    for place in first:
+        step = step_time(model.name, place.accelerators, plain=plain)
+        if step is None:
+            raise ValueError(
+                f"no step time of {model.name} on {place.accelerators}: add a row to experiments/accelerators.csv, "
+                "or measure it with `orch try`"
+            )
+        if step.batch_size != swarm.batch_size * int(place.accelerators.rpartition(":")[2]):
+            raise ValueError(
+                f"the step time of {model.name} on {place.accelerators} is of {step.batch_size} samples, "
+                f"not of swarm.batch_size {swarm.batch_size} on each accelerator; how it changes is unknown"
+            )
+        steps.append(step)
+    emulation = spec.emulation
+    emulated_network = emulation.network if emulation is not None else DEFAULT_NETWORK
+    paths = emulation.path_model if emulation is not None else DEFAULT_PATH_MODEL
+    if emulated_network == "none":
+        raise ValueError(
+            f"emulation.network none has no figures of the network between peers; give {DEFAULT_NETWORK} or another network"
+        )
+    inputs = _Inputs(
+        tbs=swarm.target_batch_size,
+        rates_sps=tuple(step.batch_size / step.step_s for step in steps),
+        locations=tuple(place.infra for place in first),
+        gradient_bytes=method.compression.gradient_bytes(model.averaged_as, model.parameters),
+        network=Network.load(emulated_network),
+        path=path_model(paths),
+        vm=vm_model(),
+        work_s=max(step.sync_work_s for step in steps),
+    )
+    if not plain:
+        inputs.transfer()  # raises for a pair without figures
+    return inputs, steps
+
+
+class _Draws:
+    """Simulated runs: each is the mean of its epochs, as a measurement is."""
+
+    def __init__(self, inputs: _Inputs, found: Transfer, plain: bool, epochs: int) -> None:
+        self._inputs, self._found, self._plain, self._epochs = inputs, found, plain, epochs
+        self.names = (STEPS, EPOCHS) if plain else (STEPS, EPOCHS, WINDOW, HOLD, PROCESSING, SPELLS, WAIT)
+
+    def run(self, random: np.random.Generator, varied: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
+        """Return calculation and communication seconds of each simulated run; inputs not `varied` are nominal."""
+        inputs, n, epochs = self._inputs, len(self._inputs.locations), self._epochs
+        rates = np.broadcast_to(np.array(inputs.rates_sps), (_DRAWS, n))
+        if STEPS in varied:
+            rates = rates / (1 + inputs.vm.step_spread_of_vms * random.standard_normal((_DRAWS, n)))
+        calc = inputs.tbs / rates.sum(axis=1)
+        if EPOCHS in varied:
+            spread = inputs.vm.step_spread_of_epochs / np.sqrt(epochs)
+            calc = calc * (1 + spread * random.standard_normal(_DRAWS))
+        if self._plain:
+            return calc, np.zeros(_DRAWS)
+        transfers = self._transfer_s(random, varied)
+        spells = np.full(_DRAWS, expected_spell_s(self._found, inputs.path))
+        if SPELLS in varied:
+            spells = self._spell_s(random, transfers)
+        waited = np.full(_DRAWS, wait_s(n))
+        if WAIT in varied:
+            spread = constants()["wait_spread_s"].value
+            waited = np.maximum(0, waited + spread * random.standard_normal(_DRAWS))
+        return calc, transfers + spells + waited + inputs.work_s
+
+    def _transfer_s(self, random: np.random.Generator, varied: tuple[str, ...]) -> np.ndarray:
+        """Return transfer seconds. The slowest pair's limit by path and by VM are both recomputed."""
+        inputs = self._inputs
+        if not {WINDOW, HOLD, PROCESSING} & set(varied):
+            return np.full(_DRAWS, self._found.seconds)
+        paths, vms = path_bounds(inputs.path.name), vm_bounds()
+
+        def drawn(name: str, value: float, bounds: tuple[float, float] | None) -> np.ndarray:
+            if name not in varied or bounds is None:
+                return np.full(_SAMPLED, value)
+            low, high = bounds
+            side = random.standard_normal(_SAMPLED)
+            scale = np.where(side < 0, value - low, high - value) / _NORMAL_90
+            return np.maximum(value / 10, value + scale * side)
+
+        window = drawn(WINDOW, inputs.path.window_bytes, paths.get("window_bytes"))
+        hold = drawn(HOLD, inputs.path.hold_s, paths.get("hold_s"))
+        processing = drawn(PROCESSING, inputs.vm.processing_bps, vms.get("processing_bps"))
+        groups = _two_of_each(inputs.locations)
+        n = len(inputs.locations)
+        seconds = []
+        for w, h, p in zip(window, hold, processing, strict=True):
+            model = replace(inputs.path, window_bytes=float(w), hold_s=float(h))
+            # Two of each place have the same slowest pair as all of them; a VM still has n - 1 streams.
+            slowest = min(model.carried_bps(inputs.network, a, b, n - 1) for a, b in permutations(groups, 2))
+            bits = 2 * inputs.gradient_bytes / n * 8
+            seconds.append(max(bits / slowest, bits * PACKET_PER_LOAD * (n - 1) / float(p)))
+        return np.resize(np.array(seconds), _DRAWS)
+
+    def _spell_s(self, random: np.random.Generator, transfers: np.ndarray) -> np.ndarray:
+        """Return each run's mean delay by slow spells, drawn for each of its epochs."""
+        model, epochs = self._inputs.path, self._epochs
+        bounds = path_bounds(model.name).get("spell_rate_per_s")
+        rates = np.full(_DRAWS, model.spell_rate_per_s)
+        if bounds is not None and model.spell_rate_per_s:  # known to an order of magnitude: log-normal
+            sigma = np.log(bounds[1] / bounds[0]) / 2 / _NORMAL_90
+            rates = rates * np.exp(sigma * random.standard_normal(_DRAWS) - sigma**2 / 2)
+        delay = np.zeros(_DRAWS)
+        for g, pairs in self._found.spells.items():
+            for early in (False, True):
+                time = model.spell_mean_s if early else transfers
+                counts = random.poisson(rates * pairs * time * epochs)
+                run = np.repeat(np.arange(_DRAWS), counts)
+                left = transfers[run] * (1.0 if early else random.random(len(run)))
+                lasts = random.exponential(model.spell_mean_s, len(run))
+                np.add.at(delay, run, np.minimum(lasts, left / g) * (1 - g))
+        return delay / epochs
+
+
+_SAMPLED = 500  # draws of the network's figures, used in turn
+
+
+def _two_of_each(locations: tuple[str, ...]) -> list[str]:
+    return [place for place in dict.fromkeys(locations) for _ in range(min(2, locations.count(place)))]
+
+
+def _value(value: float, draws: np.ndarray) -> Value:
+    low, high = np.quantile(draws, [0.05, 0.95])
+    return Value(value, float(low), float(high))
+
+
+def _egress(
+    spec: ExperimentSpec, inputs: _Inputs, book: PriceBook | None, rented: bool
+) -> tuple[tuple[PairEgress, ...], tuple[MissingPrice, ...]]:
+    """Return each directed pair's bytes and dollars by the ledger of measurements, and the rows without a price."""
+    names = [slot.name for slot in slots(spec)]
+    places = dict(zip(names, inputs.locations, strict=True))
+    sent = 2 * inputs.gradient_bytes / len(names) * PACKET_PER_LOAD
+    rows = [
+        Traffic(
+            a, b, places[a], places[b], egress_class(places[a], places[b], public=rented) or "unknown", sent
+        )
+        for a, b in permutations(names, 2)
+    ]
+    terms = Terms(Scales(1.0, 1.0, 1.0), None, book, {}, {}, None, None, public=rented)
+    usd: dict[tuple[str, str], Decimal | None] = {}
+    for line in egress_lines(rows, terms):
+        before = usd.get((line.src, line.dst), Decimal(0))
+        usd[line.src, line.dst] = None if before is None or line.usd is None else before + line.usd
+    missing = (
+        []
+        if book is None
+        else [
+            missing_egress(book, places[a], places[b], public=rented)
+            for (a, b), u in usd.items()
+            if u is None
+        ]
+    )
+    pairs = tuple(PairEgress(row.src, row.dst, sent, usd[row.src, row.dst]) for row in rows)
+    return pairs, tuple(dict.fromkeys(missing))
+
+
+def _unpriced(book: PriceBook | None, missing: tuple[MissingPrice, ...]) -> tuple[str, ...]:
+    if book is None:
+        return ("no price book was given",)
+    rows = (", ".join(f"{k} {v}" for k, v in row.as_dict().items() if v) for row in missing)
+    return tuple(f"{book.name} has no price of egress: add the row {row}" for row in rows)
+
+
+def _assumptions(inputs: _Inputs, steps: list[StepTime], draws: _Draws, seed: int) -> tuple[Assumption, ...]:
+    variances: dict[str, float] = {}
+    for name in draws.names:
+        calc, comm = draws.run(np.random.default_rng(seed), (name,))
+        variances[name] = float(np.var(inputs.tbs / (calc + comm)))
+    total = sum(variances.values())
+    file = "cloud/networks/path_models.csv"
+    wait = constants()["wait_per_peer_s"]
+    known: dict[str, Callable[[], tuple[str, str]]] = {
+        STEPS: lambda: (
+            ", ".join(sorted({f"{s.step_s:g} s on {s.accelerator}" for s in steps})),
+            steps[0].source,
+        ),
+        EPOCHS: lambda: (f"{100 * inputs.vm.step_spread_of_epochs:g} %", "cloud/networks/vm_models.csv"),
+        WINDOW: lambda: (f"{inputs.path.window_bytes / 1e6:g} MB", file),
+        HOLD: lambda: (f"{inputs.path.hold_s * 1e3:g} ms a stream", file),
+        PROCESSING: lambda: (f"{inputs.vm.processing_bps / 1e9:g} Gb/s", "cloud/networks/vm_models.csv"),
+        SPELLS: lambda: (f"{inputs.path.spell_rate_per_s:g} per s and pair", file),
+        WAIT: lambda: (f"{wait_s(len(inputs.locations)):.2g} s", wait.source),
+    }
+    found = [
+        Assumption(name, *known[name](), variances[name] / total if total else None) for name in draws.names
+    ]
+    found.append(Assumption("preemptions", "none", "not predicted: no history of the place is used", None))
+    return tuple(found)
+
+
+def as_json(prediction: Prediction) -> dict[str, Any]:
+    """Return plain JSON types; dollars are strings, unknown is None."""
+
+    def value(v: Value | None) -> dict[str, float] | None:
+        return None if v is None else {"value": v.value, "low": v.low, "high": v.high}
+
+    p = prediction
+    return {
+        **{k: value(getattr(p, k)) for k in ("sps", "granularity", "calc_s", "comm_s", "epoch_s")},
+        "hivemind_share": p.hivemind_share,
+        "egress": None
+        if p.egress is None
+        else [
+            {"src": e.src, "dst": e.dst, "bytes_per_epoch": e.bytes_per_epoch,
+             "usd_per_epoch": None if e.usd_per_epoch is None else str(e.usd_per_epoch)}
+            for e in p.egress
+        ],
+        "egress_usd_per_epoch": None if p.egress_usd_per_epoch is None else str(p.egress_usd_per_epoch),
+        "missing_prices": [row.as_dict() for row in p.missing_prices],
+        "bottleneck": None
+        if p.bottleneck is None
+        else {"kind": p.bottleneck.kind, "where": p.bottleneck.where, "share": p.bottleneck.share},
+        "assumptions": [
+            {"name": a.name, "value": a.value, "source": a.source, "share": a.share} for a in p.assumptions
+        ],
+        "unknown": list(p.unknown),
+    }  # fmt: skip
