@@ -222,6 +222,15 @@ class RunNumbers:
         """The value of a held-out figure that the experiment is to reach."""
         return Target.of(self.meta.document)
 
+    @property
+    def unrecorded(self) -> tuple[int, ...]:
+        """Epochs that were completed, because later ones or their checkpoint are known, and of which no record is."""
+        known = {epoch.epoch for epoch in self.raw}
+        if self.meta.imported or not known:  # a log may begin anywhere
+            return ()
+        last = max(*known, self.checkpoints.epoch)
+        return tuple(n for n in range(self.meta.start_epoch + 1, last + 1) if n not in known)
+
     def epoch_mean(self) -> Estimate | None:
         """Throughput as the paper computes it: mean of the monitor's logged rates, else of the measured epochs' rates."""
         return paper_throughput(self.logged_rates) if self.logged_rates else throughput_epoch_mean(self.study)

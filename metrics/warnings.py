@@ -134,6 +134,11 @@ def _epochs(run: RunNumbers) -> list[str]:
         )
     found += [run.checkpoints.sentence] if run.checkpoints.failed else []
     found += _last_checkpoint(run)
+    if lacking := run.unrecorded:
+        found.append(
+            f"No record is known of {_count(len(lacking), 'epoch')} ({', '.join(map(str, lacking[:5]))}"
+            f"{', ...' if len(lacking) > 5 else ''}): their samples and times are unknown and in none of the totals."
+        )
     chosen = measured(run.raw)
     found += _not_in_sps(run, {e.epoch for e in chosen})
     if not chosen:

@@ -23,6 +23,7 @@ from cloud.sim import Reply, SimCloud, SimWorld, VirtualClock
 from experiments.wire.lease import OrdersTime
 from metrics.records import EgressRecord, EpochRecord, EventRecord
 from metrics.store.database import StoreError
+from metrics.traffic import STORE
 from orchestrator.controller.calls import Call, Done, Line, abandoned, broken, is_under_way, refusal_of
 from orchestrator.controller.loop import Shells, abort, ticks
 from orchestrator.controller.records import written_until_s
@@ -73,6 +74,11 @@ def price_book() -> PriceBook:
             EGRESS_CLASSES, ("0.01", "0.01", "0.01", "0.02", "0.08", "0.15", "0.09", "0.12"), strict=False
         ):
             rows.append(f"{cloud},egress,*,*,{kind},GB,0,{usd},,,2026-01-01,made up")
+    # Free, since the provider's meter, with which the controller's costs are compared, has VMs only.
+    rows += [
+        "gcp,store_egress,*,*,*,GB,0,0,,,2026-01-01,made up",
+        "gcp,storage,*,*,*,GB-month,0,0,,,2026-01-01,made up",
+    ]
     return PriceBook.from_text("\n".join(rows) + "\n", "simulated")
 
 
@@ -86,6 +92,7 @@ def launched(spec: RunSpec, at_s: float) -> MemoryStore:
         "emulated": False,
         "scales": None,
         "price_book": {"name": book.name, "sha256": book.sha256, "csv": book.text},
+        "locations": {STORE: "gcp/us-central1"},
         "started_s": at_s,
     }
     store = MemoryStore(_FOLDER / "run.db", meta)

@@ -132,7 +132,7 @@ def test_run_of_the_paper_s_transatlantic_experiment(tmp_path):
         "geo-b2",
         "done",
     )
-    assert found["epochs"] == {"warmup": 1, "measured": 2, "joined": 0, "left": 0}
+    assert found["epochs"] == {"warmup": 1, "measured": 2, "joined": 0, "left": 0, "unrecorded": 0}
     assert found["calc_s"]["value"] == pytest.approx(14.4 * 32)
     assert found["comm_s"]["value"] == pytest.approx(18.1)
     assert found["epoch_s"]["value"] == pytest.approx(14.4 * 32 + 18.1)

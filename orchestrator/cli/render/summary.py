@@ -147,6 +147,7 @@ def summary_lines(summary: Mapping[str, Any], report: str | None) -> list[str]:
     """Format the numbers of a finished run (`metrics.summary.summarise`) and the path of its report."""
     cost = summary.get("cost") or {}
     epochs = summary.get("epochs") or {}
+    lacking = f", {epochs['unrecorded']} without a record" if epochs.get("unrecorded") else ""
     loss = summary.get("loss") or {}
     lines = [f"{summary.get('run_id')}: {summary.get('status')}"]
     emulation = emulation_line(summary)
@@ -160,7 +161,7 @@ def summary_lines(summary: Mapping[str, Any], report: str | None) -> list[str]:
         )
     rows = [
         *((of.short or of.name, interval(known, of.unit)) for of, known in headlines(summary, "epoch_s")),
-        ("epochs", f"{epochs.get('measured')} measured, {epochs.get('warmup')} warm-up excluded"),
+        ("epochs", f"{epochs.get('measured')} measured, {epochs.get('warmup')} warm-up excluded{lacking}"),
         ("dropped rounds", str(summary.get("dropped_rounds"))),
         ("cost", _cost_words(cost)),
         ("per 1M samples", usd(summary.get("usd_per_1m_samples"))),

@@ -17,6 +17,7 @@ from metrics.records import CHECKPOINT_RESTORED, CHECKPOINT_STORED, EventRecord
 from metrics.run import RunNumbers
 from metrics.store.database import RunStore
 from metrics.summary import summarise
+from orchestrator.cli.render.summary import summary_lines
 
 GB = 10**9
 
@@ -120,3 +121,26 @@ def test_without_a_price_they_are_unknown(store: RunStore) -> None:
     assert run.bill.checkpoints_usd() is None
     assert summarise(run)["cost"]["checkpoint_usd"] is None
     assert any("no price for storage at b2/us-west-1" in reason for reason in run.bill.unknown)
+
+
+def test_epochs_without_a_record_are_counted_and_named(store: RunStore) -> None:
+    """A checkpoint of epoch 4 was stored before all peers died: nobody's records of epochs 3 and 4 arrived."""
+    assert RunNumbers.of(store).unrecorded == ()
+    assert summarise(store)["epochs"]["unrecorded"] == 0
+    sent = {
+        "name": "epoch-00000004-a",
+        "epoch": 4,
+        "bytes": 1,
+        "sent_bytes": 1,
+        "copy_s": 0.1,
+        "upload_s": 9.0,
+        "at_s": 60.0,
+    }
+    store.append("events", [note(2, CHECKPOINT_STORED, "a", sent)])
+    store.append("epochs", [epoch(name, 5, 60.0) for name in "ab"])
+    assert RunNumbers.of(store).unrecorded == (3, 4)
+    summary = summarise(store)
+    assert summary["epochs"]["unrecorded"] == 2
+    [said] = [line for line in summary["warnings"] if line.startswith("No record is known of")]
+    assert said.startswith("No record is known of 2 epochs (3, 4): their samples and times are unknown")
+    assert any("2 without a record" in line for line in summary_lines(summary, "report"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from dataclasses import replace
 from decimal import Decimal
 from functools import cache
@@ -10,6 +12,7 @@ from typing import get_args
 import pytest
 
 from cloud.sim import TraceEvent
+from metrics.records import CHECKPOINT_RESTORED, CHECKPOINT_STORED, CHECKPOINTS, SWARM_LOST
 from orchestrator.simulation.controller import CrashPoint
 from orchestrator.simulation.driver import Outcome, simulate
 from orchestrator.simulation.scenario import Crash, Scenario, scenario
@@ -62,3 +65,55 @@ def test_run_killed_at_any_write_ends_the_same(point: CrashPoint):
         late_usd = Decimal("0.15")  # of VMs that waited for their controller
         assert abs(outcome.spent_usd - whole.spent_usd) < late_usd, f"{point} at write {write}"
     assert crashed >= whole.writes - (1 if point == "before_reply" else 0) * whole.writes // 2
+
+
+@cache
+def total_loss() -> Scenario:
+    """The scripted run with a checkpoint every 5 epochs; all three VMs are preempted at once in the middle of an interval."""
+    made = scripted()
+    trace = tuple(
+        TraceEvent(2000.0, slot.places[0].location, "preempt", Decimal(1)) for slot in made.spec.slots
+    )
+    return replace(made, trace=trace, peers=replace(made.peers, checkpoint_every=5))
+
+
+@cache
+def resumed() -> Outcome:
+    return simulate(total_loss())
+
+
+def rows(outcome: Outcome) -> Counter[tuple[str, str, str]]:
+    """(kind, VM, key) of each note on a checkpoint in the journal."""
+    notes = [e for e in outcome.journal if e.kind in CHECKPOINTS]
+    return Counter((e.kind, e.vm, json.loads(e.data_json)["key"]) for e in notes)
+
+
+def test_the_run_with_checkpoints_stores_loses_all_peers_and_restores():
+    outcome = resumed()
+    kinds = Counter(kind for kind, _, _ in rows(outcome).elements())
+    assert (outcome.status, outcome.restarts, outcome.epochs) == ("done", 0, _EPOCHS)
+    assert kinds[CHECKPOINT_STORED] >= 3
+    assert kinds[CHECKPOINT_RESTORED] >= 1
+    assert [e.kind for e in outcome.journal].count(SWARM_LOST) == 1
+    assert outcome.lost_epochs > 0
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("point", get_args(CrashPoint))
+def test_run_with_checkpoints_killed_at_any_write_counts_no_epoch_twice(point: CrashPoint):
+    """Killed around each write, those of checkpoints, of the loss and of the restore among them.
+
+    That lost epochs are told apart from those that count, and that no more than an interval is lost, is checked by the
+    simulation at the end of each run (`checks.lost_work`).
+    """
+    whole = resumed()
+    crashed = 0
+    for write in range(whole.writes):
+        outcome = simulate(replace(total_loss(), crashes=(Crash(0.0, point, 30.0, writes=write),)))
+        crashed += outcome.restarts
+        at = f"{point} at write {write}"
+        assert (outcome.status, outcome.epochs) == ("done", _EPOCHS), at
+        assert set(rows(outcome).values()) == {1}, f"a checkpoint was noted twice: {at}"
+        assert any(e.kind == SWARM_LOST for e in outcome.journal), at
+        assert any(kind == CHECKPOINT_RESTORED for kind, _, _ in rows(outcome)), at
+    assert crashed >= whole.writes // 2
