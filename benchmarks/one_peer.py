@@ -265,10 +265,15 @@ def run_plain(folder: Path, config: PeerConfig) -> Cost:
     path = folder / "config.json"
     path.write_text(json.dumps(config.to_json()))
     command = [sys.executable, "-m", "benchmarks.one_peer", "--plain", str(path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    # a session of its own, as the peer has: the kernel may share the CPU time among sessions
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
         watch = CpuLog(process.pid)
-        assert process.stdout is not None
-        answer = process.stdout.read()
+        try:
+            assert process.stdout is not None
+            answer = process.stdout.read()
+        except BaseException:
+            process.kill()
+            raise
     watch.close()
     if process.returncode:
         raise subprocess.CalledProcessError(process.returncode, command)
