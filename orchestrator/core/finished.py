@@ -38,8 +38,8 @@ def finished(
         return []
     found: list[Event] = []
     for slot in state.slots:
-        vm = slot.vm if slot.state in LIVE else ""
-        if slot.state is SlotState.WAITING and slot.generation > 0:
+        vm = slot.vm if slot.state is SlotState.TRAINING else ""
+        if slot.state is SlotState.WAITING and slot.lost > 0:  # a refused VM trained nothing
             vm = slot.ending or f"{state.spec.run_id}-{slot.name}-{slot.generation - 1}"
         if vm in trained_last and (vm in lost or slot.state is SlotState.WAITING):
             found.append(Finished(now_s, vm, slot.name))
