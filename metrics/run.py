@@ -223,11 +223,16 @@ class RunNumbers:
         return Target.of(self.meta.document)
 
     @property
-    def unrecorded(self) -> tuple[int, ...]:
-        """Epochs that were completed, because later ones or their checkpoint are known, and of which no record is."""
+    def unrecorded(self) -> tuple[int, ...] | None:
+        """Epochs that were completed, because later ones or their checkpoint are known, and of which no record is.
+
+        None: unknown, because there is no record at all.
+        """
         known = {epoch.epoch for epoch in self.raw}
-        if self.meta.imported or not known:  # a log may begin anywhere
+        if self.meta.imported:  # a log may begin anywhere
             return ()
+        if not known:
+            return None
         last = max(*known, self.checkpoints.epoch)
         return tuple(n for n in range(self.meta.start_epoch + 1, last + 1) if n not in known)
 

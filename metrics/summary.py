@@ -61,7 +61,7 @@ def summarise(store: Records | RunNumbers) -> dict[str, Any]:
             "measured": len(chosen),
             "joined": sum(1 for e in chosen if e.joined),
             "left": sum(1 for e in chosen if e.left),
-            "unrecorded": len(run.unrecorded),  # in none of the figures
+            "unrecorded": None if run.unrecorded is None else len(run.unrecorded),  # in none of the figures
         },
         "samples": samples,
         **_estimates(SUMMARY, run.study),

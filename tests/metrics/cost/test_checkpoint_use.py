@@ -144,3 +144,10 @@ def test_epochs_without_a_record_are_counted_and_named(store: RunStore) -> None:
     [said] = [line for line in summary["warnings"] if line.startswith("No record is known of")]
     assert said.startswith("No record is known of 2 epochs (3, 4): their samples and times are unknown")
     assert any("2 without a record" in line for line in summary_lines(summary, "report"))
+
+
+def test_without_any_record_the_number_of_epochs_without_one_is_unknown(tmp_path: Path) -> None:
+    with RunStore.open_writer(tmp_path / "run.db") as empty:
+        empty.set_meta("run_id", "x-20231114-aaaa")
+        assert RunNumbers.of(empty).unrecorded is None
+        assert summarise(empty)["epochs"]["unrecorded"] is None
