@@ -68,7 +68,7 @@ def test_the_papers_trainings_can_be_planned_before_the_data_are_there(
     training: PaperTraining, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     said = json.dumps(
-        {"parameters": 1000, "shapes": [[[1000], 1]]}
+        {"parameters": 1000, "shapes": [[[1000], 1]], "without_checkpointing": ""}
     )  # building a model of this size takes long
     done = subprocess.CompletedProcess(list[str](), 0, said, "")
     monkeypatch.setattr("orchestrator.launch.task_facts.subprocess.run", lambda *_, **__: done)
