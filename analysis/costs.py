@@ -12,6 +12,7 @@ from cloud.prices.book import PriceBook
 from metrics.cost.ledger import KINDS, Ledger, data_lines
 from metrics.paper.basis import EGRESS_KINDS, kind_of
 from metrics.paper.run import PublishedRun, published_run
+from metrics.readable import usd
 from metrics.run import RunNumbers
 from metrics.run_cost import Repriced, Steady, Whole, not_billed, steady, whole
 
@@ -48,7 +49,7 @@ def cost_row(
     warnings = [*run.notes, *(f"Measured dollars are unknown: {reason}." for reason in run.bill.unknown)]
     if run.bill.estimated_usd:
         warnings.append(
-            f"{_usd(run.bill.estimated_usd)} of the measured dollars are estimated: bytes that lost VMs sent after their "
+            f"{usd(run.bill.estimated_usd)} of the measured dollars are estimated: bytes that lost VMs sent after their "
             "last records, at the rate of their last epoch."
         )
     warnings += [f"Published dollars are unknown: {reason}." for reason in theirs.unknown]
@@ -160,16 +161,16 @@ def _published(cost: PublishedRun, book: PriceBook, row: RunRow) -> dict[str, An
 def _difference(run: RunNumbers, row: RunRow, every: Whole, theirs: PublishedRun, partial: bool) -> str:
     """Describe both figures in one line, with each differing assumption and its two values."""
     ours, published = None if partial else every.usd_per_1m, theirs.usd_per_1m()
-    head = f"measured {_usd(ours)}, published {_usd(published)} per 1M samples"
+    head = f"measured {usd(ours)}, published {usd(published)} per 1M samples"
     if ours is not None and published:
-        bare = _usd(theirs.usd_per_1m(loading=False))
+        bare = usd(theirs.usd_per_1m(loading=False))
         head += f" ({float(ours / published - 1):+.1%}; without loading, as in the paper's Figures 1 and 15, {bare})"
     parts = [*_rates(run, row, every, theirs), *_splits(run, theirs), *_units(run), *_doubled(run)]
     vm = every.bill.sum("vm")
     a = None if vm is None or not every.vm_hours else vm / every.vm_hours
     b = theirs.usd_per_vm_h("vm")
     if a is not None and b is not None and _apart(float(a), float(b)):
-        parts.append(f"a VM-hour costs {_usd(a)}, in the paper {_usd(b)}")
+        parts.append(f"a VM-hour costs {usd(a)}, in the paper {usd(b)}")
     if not parts and ours is not None and published is not None:
         parts = ["no assumption differs"]
     return ": ".join(part for part in (head, "; ".join(parts)) if part) + "."
@@ -243,7 +244,3 @@ def _doubled(run: RunNumbers) -> list[str]:
 
 def _apart(a: float, b: float) -> bool:
     return abs(a - b) > _SAME * max(abs(a), abs(b))
-
-
-def _usd(amount: Decimal | None) -> str:
-    return "unknown" if amount is None else f"${amount:.3f}"
