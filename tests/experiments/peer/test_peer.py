@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 import threading
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -49,6 +50,7 @@ class Parts:
     members: tuple[Member, ...] = (Member("r-b-0", "b", "ready", 0, "/ip4/10.0.0.2/tcp/1/p2p/QmB"),)
     public_only: tuple[str, ...] = ()
     sizes: dict[str, int] = field(default_factory=dict[str, int])
+    common: bool = False  # whether the running statistics are those that all peers have
 
     def note(self, name: str) -> Any:
         return lambda *args, **_: self.calls.append(" ".join([name, *map(str, args)]))
@@ -64,7 +66,14 @@ class Parts:
             stop.set()
         return self.began
 
+    @contextmanager
+    def common_statistics(self) -> Iterator[None]:
+        self.common = True
+        yield
+        self.common = False
+
     def evaluate(self, batches: Any) -> dict[str, float]:
+        assert self.common
         assert list(batches) == ["batch"]
         if self.fails is not None:
             raise self.fails
@@ -304,11 +313,10 @@ def test_an_evaluation_during_training_is_this_peers_in_its_turn_and_before_the_
 ) -> None:
     peer = peer_of(parts, tmp_path)
     peer.config = cast(Any, SimpleNamespace(slot="a", max_epochs=8, evaluate_every_epochs=2))
-    peer.task = cast(Any, SimpleNamespace(model="the model"))
     begun: list[int] = []
 
-    def begin(epoch: int, model: object) -> bool:
-        assert model == "the model"
+    def begin(epoch: int, runner: object) -> bool:
+        assert runner is parts
         begun.append(epoch)
         return True
 
