@@ -28,11 +28,12 @@ _FAILED: Mapping[str, type] = {"count": int, "epoch": int, "error": str}
 
 
 def checkpoint_events(
-    seen: Iterable[Observed], state: RunState, last_epoch: int, now_s: float
+    seen: Iterable[Observed], state: RunState, last_epoch: int, now_s: float, most_bytes: int
 ) -> list[Checkpoint]:
     """Return what the provider's list reports that is not in the journal yet, oldest first per VM.
 
-    Invalid entries, and epochs that the run does not have, are left out.
+    Invalid entries, those of more than `most_bytes`, and epochs that the run does not have, are left out: bytes and times are
+    turned into dollars, and a budget ends the run. A time outside of the VM's life is moved to its nearer end.
     """
     found: list[Checkpoint] = []
     for o in seen:
@@ -41,7 +42,7 @@ def checkpoint_events(
             continue
         known = {(kind, key) for kind, vm, key in state.checkpoint_notes if vm == o.vm}
         others = sum(1 for kind, _ in known if kind != CHECKPOINT_STORED)
-        for event in _of_vm(o.vm, status, last_epoch, now_s):
+        for event in _of_vm(o, status, last_epoch, now_s, most_bytes):
             if (event.kind, event.key) in known or (
                 event.kind != CHECKPOINT_STORED and others >= _MOST_NOTES
             ):
@@ -50,19 +51,24 @@ def checkpoint_events(
     return found
 
 
-def _of_vm(vm: str, status: Mapping[str, Any], last_epoch: int, now_s: float) -> Iterable[Checkpoint]:
-    restored = _entry(status.get("restored"), _RESTORED)
-    if restored is not None and restored["epoch"] <= last_epoch:
+def _of_vm(
+    seen: Observed, status: Mapping[str, Any], last_epoch: int, now_s: float, most_bytes: int
+) -> Iterable[Checkpoint]:
+    def entry_of(given: Any, kinds: Mapping[str, type]) -> dict[str, Any] | None:
+        entry = _entry(given, kinds)
+        if entry is None or entry["epoch"] > last_epoch or entry["bytes"] > most_bytes:
+            return None
+        return {**entry, "at_s": min(max(entry["at_s"], seen.requested_at_s), now_s)}
+
+    vm = seen.vm
+    restored = entry_of(status.get("restored"), _RESTORED)
+    if restored is not None:
         text = f"began from checkpoint {restored['name']}, {size(restored['bytes'])} in {restored['seconds']:.0f} s"
         yield _event(now_s, vm, CHECKPOINT_RESTORED, restored, text)
     stored = status.get("stored")
     for one in stored if isinstance(stored, list) else ():
-        entry = _entry(one, _STORED)
-        if (
-            entry is not None
-            and entry["epoch"] <= last_epoch
-            and parse_name(entry["name"]) == (entry["epoch"], vm)
-        ):
+        entry = entry_of(one, _STORED)
+        if entry is not None and parse_name(entry["name"]) == (entry["epoch"], vm):
             text = f"{entry['name']}, {size(entry['bytes'])}, uploaded in {entry['upload_s']:.0f} s"
             yield _event(now_s, vm, CHECKPOINT_STORED, entry, text)
     yield from _failure(vm, status, last_epoch, now_s)

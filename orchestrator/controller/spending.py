@@ -7,7 +7,7 @@ from decimal import Decimal
 
 from analysis.planning.reserve import Pace, egress_ceiling_usd_per_h
 from cloud.prices.book import PriceBookError
-from metrics.cost.ledger import Ledger
+from metrics.cost.ledger import READING_CHECKPOINTS, Ledger
 from metrics.records import EgressRecord, EventRecord
 from metrics.store.database import RunStore
 from orchestrator.controller.tick import Spent
@@ -69,7 +69,11 @@ def _unlisted_usd(store: RunStore, state: RunState, listed: set[str], now_s: flo
 
 
 def _max_epoch_usd(bill: Ledger, egress: list[EgressRecord]) -> Decimal | None:
-    """Cost of the traffic of the most expensive epoch, by its share of the bytes; None: unknown."""
+    """Cost of the traffic of the most expensive epoch, by its share of the bytes; None: unknown.
+
+    A checkpoint is downloaded once, not in each epoch.
+    """
+    bill = Ledger(tuple(line for line in bill.lines if line.what != READING_CHECKPOINTS))
     parts = [bill.sum("egress"), bill.sum("data")]
     usd = [part for part in parts if part is not None]
     if len(usd) < len(parts):

@@ -78,6 +78,7 @@ class Requests(Protocol):
     last_epoch: int  # the epoch after which peers are done
     evaluates: bool  # held-out data, after the last epoch
     checkpoints: bool  # whether the peers store checkpoints
+    most_checkpoint_bytes: int  # reports of larger ones are wrong
 
     def peer(self, request: ev.RequestVm, place: Place) -> LaunchRequest: ...
 
@@ -284,7 +285,9 @@ class Shell:
         self._utilisation.write(seen)
         self._coverage.write(seen)
         # Before the VMs' ends: what all peers took with them depends on the newest checkpoint.
-        stored = checkpoint_events(seen, self.state, self._requests.last_epoch, now_s)
+        stored = checkpoint_events(
+            seen, self.state, self._requests.last_epoch, now_s, self._requests.most_checkpoint_bytes
+        )
         return [*stored, *fresh, *lost]
 
     def _run_events(self, now_s: float) -> list[ev.Event]:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from orchestrator.core.events import Event, Finished, Missing, Observed, Silent
-from orchestrator.core.state import LIVE, RunState, SlotState
+from orchestrator.core.events import Event, Finished, Missing, Observed
+from orchestrator.core.state import RunState, SlotState
 
 
 def lost_vms(happened: Iterable[Event]) -> set[str]:
-    """VMs that these events show to be lost, or about to be; not those whose program reported an error."""
+    """VMs that these events show to be lost, or about to be; not those whose program reported an error.
+
+    A silent VM, which may still run, is lost by the event itself: it is terminated first.
+    """
     found: set[str] = set()
     for event in happened:
         match event:
-            case Missing(vm=vm) | Silent(vm=vm):
+            case Missing(vm=vm):
                 found.add(vm)
             case Observed(vm=vm, state=state, phase=phase, notice_at_s=notice_at_s) if phase != "failed":
                 if state in ("preempted", "failed", "terminated") or notice_at_s is not None:
@@ -28,13 +31,11 @@ def finished(
 ) -> list[Event]:
     """Events for peers of `lost`, and for those lost before, that have finished; to be processed before their losses.
 
-    `trained_last`: VMs whose record of the last epoch has been read. `complete`: whether the store has the run's last
-    evaluation and checkpoint, if it makes them. Otherwise another peer must be left that has trained the last epoch.
+    `trained_last`: VMs whose record of the last epoch has been read. `complete`: whether the run's last evaluation has been
+    read and its last checkpoint is stored, if it makes them. Before that, whoever is left may be lost too, so that slots
+    that count as done would leave nobody to be replaced.
     """
-    if state.stop_status or not trained_last:
-        return []
-    ours = (slot.vm for slot in state.slots if slot.state in LIVE)
-    if not complete and not any(vm in trained_last and vm not in lost for vm in ours):
+    if state.stop_status or not complete:
         return []
     found: list[Event] = []
     for slot in state.slots:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from analysis.planning.checkpoints import checkpoint_bytes
 from cloud.local.host.vms import NOTICE_FILE, vm_folder
 from cloud.provider import LaunchRequest, Offer
 from cloud.sky.vm.bootstrap import PEERS_VARIABLE
@@ -61,6 +62,8 @@ class RunRequests:
         self.last_epoch = self._spec.measure.warmup_epochs + self._spec.measure.epochs
         self.evaluates = self._spec.data.heldout is not None
         self.checkpoints = self._spec.checkpoint is not None
+        # A task may have buffers, and files beside its weights.
+        self.most_checkpoint_bytes = 4 * (checkpoint_bytes(self._spec) or 2**40) + 2**30
         # emulated peers share this machine's environment, in which nothing is installed
         names = (CODE, WHEELS) if target_of(self._meta.target).rents else (CODE,)
         shipped = (folder.absolute() / name for name in names)

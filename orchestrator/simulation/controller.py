@@ -250,6 +250,7 @@ class SimRequests:
     """Launch requests for slots and the monitor."""
 
     evaluates = checkpoints = False
+    most_checkpoint_bytes = 10**9
 
     def __init__(self, spec: RunSpec, last_epoch: int) -> None:
         self._spec, self.last_epoch = spec, last_epoch

@@ -140,6 +140,7 @@ class SimCalls:
 class _Requests:
     last_epoch = EPOCHS
     evaluates = checkpoints = False
+    most_checkpoint_bytes = 10**9
 
     def peer(self, request: ev.RequestVm, place: Place) -> LaunchRequest:
         return self._request(request.vm, place)

@@ -115,6 +115,7 @@ class Requests:
     last_epoch = LAST
     evaluates = True
     checkpoints = False
+    most_checkpoint_bytes = 10**9
 
     def peer(self, request, place) -> LaunchRequest:
         return LaunchRequest(request.vm, Offer(place.location, "n1", "T4:1", True, None, ""), "p", {})

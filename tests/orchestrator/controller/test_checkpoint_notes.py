@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from orchestrator.controller.view import snapshot_of
 from orchestrator.core.journal import created, replay
 from tests.orchestrator.core.test_machine import spec
 from tests.orchestrator.core_driver import Driver
+
+MOST = 10**9  # bytes
 
 
 def stored(epoch: int, vm: str, **other: Any) -> dict[str, Any]:
@@ -44,7 +47,7 @@ def seen(vm: str, **checkpoints: Any) -> Observed:
 
 
 def report(driver: Driver, *reports: Observed, last_epoch: int = 100) -> None:
-    for event in checkpoint_events(reports, driver.state, last_epoch, driver.now_s):
+    for event in checkpoint_events(reports, driver.state, last_epoch, driver.now_s, MOST):
         driver.feed(event)
 
 
@@ -63,7 +66,7 @@ def test_each_report_is_noted_once_and_survives_a_restart() -> None:
     ]
     again = replay(rows_of([created(spec()), *driver.facts]))
     assert (again.checkpoint_epoch, again.checkpoint_notes) == (8, driver.state.checkpoint_notes)
-    assert checkpoint_events([seen("r-a-0", stored=[stored(8, "r-a-0")])], again, 100, 0.0) == []
+    assert checkpoint_events([seen("r-a-0", stored=[stored(8, "r-a-0")])], again, 100, 0.0, MOST) == []
 
 
 def test_each_failure_counts_also_of_the_same_error_and_between_two_looks() -> None:
@@ -75,7 +78,9 @@ def test_each_failure_counts_also_of_the_same_error_and_between_two_looks() -> N
     report(driver, seen("r-b-0", error="of an earlier version"))
     assert len(driver.facts) - began == 4
     unsaid = seen("r-b-0", failed={"count": 1, "epoch": 4, "error": ""})
-    assert [e.cause for e in checkpoint_events([unsaid], driver.state, 100, 0.0)] == ["no reason was given"]
+    assert [e.cause for e in checkpoint_events([unsaid], driver.state, 100, 0.0, MOST)] == [
+        "no reason was given"
+    ]
     found = checkpoints_of(rows_of(driver.facts[began:]))
     assert (found.failures, found.to_json()["failed"]) == (5, 5)
     assert found.sentence.startswith("Storing a checkpoint failed 5 times")
@@ -99,6 +104,7 @@ def test_the_loss_of_all_peers_says_where_training_goes_on() -> None:
     [
         {"stored": [stored(4, "r-b-0")]}, {"stored": [stored(4, "r-a-0", name="../4")]}, {"stored": {"name": "x"}},
         {"stored": [stored(101, "r-a-0")]}, {"stored": [stored(4, "r-a-0", bytes=-1)]},
+        {"stored": [stored(4, "r-a-0", bytes=MOST + 1)]}, {"restored": restored(3, bytes=MOST + 1)},
         {"stored": [stored(4, "r-a-0", upload_s=float("inf"))]}, {"stored": [stored(4, "r-a-0") | {"epoch": True}]},
         {"restored": restored(3, name="")}, {"restored": restored(101)}, {"restored": [3]}, {"error": 7},
         {"failed": {"count": -1, "epoch": 1, "error": "x"}}, {"failed": {"count": 1, "epoch": 101, "error": "x"}},
@@ -106,7 +112,16 @@ def test_the_loss_of_all_peers_says_where_training_goes_on() -> None:
 )  # fmt: skip
 def test_an_invalid_report_is_left_out(given: dict[str, Any]) -> None:
     driver = Driver(spec()).train()
-    assert checkpoint_events([seen("r-a-0", **given)], driver.state, 100, 0.0) == []
+    assert checkpoint_events([seen("r-a-0", **given)], driver.state, 100, 0.0, MOST) == []
+
+
+def test_a_time_outside_of_the_vms_life_is_moved_into_it() -> None:
+    """The time decides how long a checkpoint is billed, and the VM's clock or program may be wrong."""
+    driver = Driver(spec()).train()
+    for reported_s, noted_s in ((0.0, 1.0), (50.0, 50.0), (1e12, 100.0)):
+        reports = [seen("r-a-0", stored=[stored(4, "r-a-0", at_s=reported_s)])]
+        (event,) = checkpoint_events(reports, driver.state, 100, 100.0, MOST)
+        assert json.loads(event.data_json)["at_s"] == noted_s
 
 
 def test_a_vm_that_is_not_of_the_run_or_reports_without_end_does_not_fill_the_journal() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from orchestrator.core.events import Event, Finished, Missing, Observed, RequestVm, Silent
+from orchestrator.core.events import Event, Finished, Missing, Observed, RequestVm, Silent, TerminateVm
 from orchestrator.core.finished import finished, lost_vms
 from orchestrator.core.state import SlotState
 from tests.orchestrator.core.test_machine import spec, swarm_rows
@@ -28,12 +28,11 @@ def lose(driver: Driver, event: Event, trained_last: set[str], complete: bool) -
         Observed(100.0, A, "terminated"),
         Observed(100.0, A, "running", "leaving", notice_at_s=130.0),
         Missing(100.0, A),
-        Silent(100.0, A, 130.0),
     ],
 )
 def test_a_peer_lost_after_the_last_epoch_is_not_replaced(event: Event):
     driver = Driver(spec()).train()
-    assert lose(driver, event, {A, B}, complete=False) == []
+    assert lose(driver, event, {A, B}, complete=True) == []
     assert driver.of("a").state is SlotState.DONE
     assert driver.of("a").lost == 0
     assert swarm_rows(driver) == []
@@ -48,6 +47,29 @@ def test_the_last_one_is_replaced_unless_all_is_in_the_store():
         assert bool(swarm_rows(driver)) is not complete
 
 
+def test_a_silent_vm_that_trained_the_last_epoch_is_terminated_and_not_replaced():
+    driver = Driver(spec()).train()
+    silent = Silent(driver.now_s, A, 130.0)
+    assert finished(driver.state, lost_vms([silent]), {A, B}, True, driver.now_s) == []
+    driver.feed(silent)
+    assert [i.vm for i in driver.tick() if isinstance(i, TerminateVm)] == [A]
+    (event,) = finished(driver.state, (), {A, B}, True, driver.now_s)
+    driver.feed(event)
+    assert driver.of("a").state is SlotState.DONE
+    made = [i for _ in range(20) for i in (*driver.sees(A, "running", "training"), *driver.tick(30.0))]
+    assert [i for i in made if isinstance(i, RequestVm)] == []
+    assert [i.vm for i in made if isinstance(i, TerminateVm)].count(A) >= 1  # again, until it is gone
+
+
+def test_peers_lost_one_after_the_other_before_the_last_checkpoint_are_replaced():
+    """The second one may have been about to store it: both are replaced, from the newest checkpoint."""
+    driver = Driver(spec()).train()
+    requested = lose(driver, Observed(driver.now_s, A, "preempted"), {A, B}, complete=False)
+    requested += lose(driver, Observed(driver.now_s, B, "preempted"), {A, B}, complete=False)
+    assert "r-a-1" in requested
+    assert len(swarm_rows(driver)) == 1
+
+
 def test_peers_lost_together_do_not_count_as_left():
     driver = Driver(spec()).train()
     assert finished(driver.state, {A, B}, {A, B}, False, driver.now_s) == []
@@ -60,7 +82,7 @@ def test_a_record_read_after_the_loss_ends_the_wait_for_a_replacement():
     driver = Driver(spec()).train()
     driver.sees(A, "preempted")
     assert driver.of("a").state is SlotState.WAITING
-    (event,) = finished(driver.state, (), {A, B}, False, driver.now_s)
+    (event,) = finished(driver.state, (), {A, B}, True, driver.now_s)
     driver.feed(event)
     assert driver.of("a").state is SlotState.DONE
     assert [i for _ in range(9) for i in driver.tick(10.0) if isinstance(i, RequestVm)] == []
