@@ -229,12 +229,13 @@ class RunNumbers:
         None: unknown, because there is no record at all.
         """
         known = {epoch.epoch for epoch in self.raw}
+        lost = {epoch.epoch for one in self.lost_work for epoch in one.raw}
         if self.meta.imported:  # a log may begin anywhere
             return ()
         if not known:
             return None
         last = max(*known, self.checkpoints.epoch)
-        return tuple(n for n in range(self.meta.start_epoch + 1, last + 1) if n not in known)
+        return tuple(n for n in range(self.meta.start_epoch + 1, last + 1) if n not in known | lost)
 
     def epoch_mean(self) -> Estimate | None:
         """Throughput as the paper computes it: mean of the monitor's logged rates, else of the measured epochs' rates."""

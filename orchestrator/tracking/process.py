@@ -24,6 +24,10 @@ class TrackingProcess:
         """Start it. Raises OSError."""
         self._store, self._folder = store, folder
         root = str(Path(__file__).resolve().parents[2])
+        # Trackers have their own keys; those of the experiment and its store are none of theirs.
+        environment = {
+            name: value for name, value in os.environ.items() if not name.startswith("ORCH_SECRET_")
+        }
         path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
         with (folder / LOG).open("ab") as log:
             self._process = subprocess.Popen(
@@ -32,7 +36,7 @@ class TrackingProcess:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 cwd=folder,
-                env={**os.environ, "PYTHONPATH": path},
+                env={**environment, "PYTHONPATH": path},
                 start_new_session=True,  # Ctrl-C is not for it
             )
         self.pid = self._process.pid
