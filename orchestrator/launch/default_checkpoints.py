@@ -11,7 +11,7 @@ from experiments.checkpoints.layout import run_prefix
 from experiments.emulation.accelerators import is_padded
 from experiments.schema.checkpoint import Checkpoint
 from experiments.schema.models import ExperimentSpec
-from orchestrator.launch.plan_run import NO_CHECKPOINTS, RunPlan, approved_plan, as_sentence, host_cores
+from orchestrator.launch.plan_run import RunPlan, approved_plan, host_cores
 from orchestrator.launch.rent_checks import aws_buckets, aws_written, has_aws_places
 from orchestrator.launch.secret_values import secret_values
 from orchestrator.launch.store_client import client_options
@@ -24,7 +24,7 @@ DEFAULT = Checkpoint(every_s=3600.0, required=False)
 
 PROBED = "preflight"  # in place of a run's id
 _CONNECT_S = 5.0
-_OFF = f"{NO_CHECKPOINTS}, so the model is not kept, and a run that loses all peers starts over:"
+_OFF = "no checkpoints are stored, so the model is not kept, and a run that loses all peers starts over:"
 
 
 def with_default_checkpoints(spec: ExperimentSpec, on: str) -> tuple[ExperimentSpec, str]:
@@ -75,8 +75,9 @@ def with_warning(plan: RunPlan, warning: str) -> RunPlan:
     if not warning:
         return plan
     shown = [warning, *plan.document.get("warnings", ())]
+    kept = (*plan.warnings, f"{warning[0].upper()}{warning[1:].rstrip('.')}.")
     return replace(
-        plan, document={**plan.document, "warnings": shown}, warnings=(*plan.warnings, as_sentence(warning))
+        plan, document={**plan.document, "warnings": shown, "kept_warnings": [*kept]}, warnings=kept
     )
 
 

@@ -37,10 +37,6 @@ from orchestrator.quotes import sky_quoter
 _UNNAMED = "planned"  # the run's id until it has one
 
 
-NO_CHECKPOINTS = "no checkpoints are stored"
-"""How a plan's warning begins that the run keeps: checkpoints of the default could not be stored or paid for."""
-
-
 @dataclass(frozen=True, slots=True)
 class RunPlan:
     """An experiment evaluated at the prices of one moment. Created by `plan_run` and `approved_plan` only."""
@@ -140,14 +136,8 @@ def approved_plan(spec: ExperimentSpec, on: str, document: Mapping[str, Any], *,
     book, scales = _book(spec, document, rented=rented), _scales(spec, cores, rented=rented)
     core, money = _core(spec, document, book, scales, rented=rented)
     obstacles = (*_of_experiment(spec, on), *scales.obstacles, *money)
-    kept = (text for text in document.get("warnings", ()) if text.startswith(NO_CHECKPOINTS))
-    warnings = tuple(map(as_sentence, kept))
+    warnings = tuple(document.get("kept_warnings", ()))
     return RunPlan(spec, on, book, scales.emulation, document, core, obstacles, warnings=warnings)
-
-
-def as_sentence(text: str) -> str:
-    """A text with a capital letter and a full stop."""
-    return f"{text[:1].upper()}{text[1:].rstrip('.')}."
 
 
 def _of_experiment(spec: ExperimentSpec, on: str) -> Iterable[Obstacle]:

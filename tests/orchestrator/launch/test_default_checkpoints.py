@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from orchestrator.launch.default_checkpoints import (
     with_writable_checkpoints,
 )
 from orchestrator.launch.obstacles import ObstacleCode
+from orchestrator.launch.plan_run import approved_plan, host_cores
 from orchestrator.launch.prepare import prepare
 from orchestrator.launch.rent_checks import aws_buckets, aws_written
 
@@ -88,6 +90,9 @@ def test_private_data_is_a_warning(real):
     assert plan.spec.checkpoint is None
     assert "data.private" in plan.document["warnings"][0]
     assert "data.private" in plan.warnings[0]
+    saved = json.loads(json.dumps(plan.document))
+    again = approved_plan(plan.spec, "sky", saved, cores=host_cores())
+    assert again.warnings == plan.warnings
 
 
 def test_a_budget_that_cannot_be_kept_with_them_does_without(real):
