@@ -131,7 +131,7 @@ def streams(monkeypatch: pytest.MonkeyPatch) -> ModelBytes:
 
 
 @pytest.mark.processes  # p2pd's; two seconds
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(300)  # at idle priority too
 def test_model_bytes_of_a_round_match_the_formula(streams: ModelBytes) -> None:
     """2 (n-1)/n x parameters x 2 bytes per peer, for any part size, without message headers."""
     values, peers = 30_000, 3

@@ -275,6 +275,6 @@ def _two_nodes(folder: Path) -> list[int]:
 
 
 @pytest.mark.processes
-@pytest.mark.timeout(90)
+@pytest.mark.timeout(300)  # at idle priority too
 def test_orders_reach_a_peer_that_the_monitor_cannot_reach() -> None:
     assert apart(_two_nodes) == [2, 2]

@@ -310,7 +310,7 @@ def test_what_goes_wrong_in_a_process_is_one_sentence(sources: Sources) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(300)  # at idle priority too
 def test_a_dead_process_is_noticed_while_others_deliver(
     sources: Sources, request: pytest.FixtureRequest
 ) -> None:
@@ -331,7 +331,7 @@ def test_a_dead_process_is_noticed_while_others_deliver(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(300)  # at idle priority too
 @pytest.mark.parametrize("workers", [Workers("thread", 1), Workers("thread", 2), Workers("process", 1)])
 def test_code_that_ends_the_process_is_an_error_of_the_pipeline(sources: Sources, workers: Workers) -> None:
     batches = Batches(sources(workers, pipeline=pipeline_of("leave")), 8)
@@ -348,7 +348,7 @@ def test_a_machine_without_memory_has_no_bad_samples(sources: Sources, workers: 
         sources(workers, pipeline=pipeline_of("too_large")).next_batch(8)
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(300)  # at idle priority too
 def test_a_process_whose_parent_is_gone_ends() -> None:
     code = "from experiments.peer.processes import die_with_parent; die_with_parent(1); print('alive')"
     root = Path(__file__).parents[4]
