@@ -252,6 +252,8 @@ def _packed(files: dict[str, bytes]) -> bytes:
 class _Requests:
     last_epoch = _LAST
     evaluates = True
+    checkpoints = False
+    most_checkpoint_bytes = 10**9
 
     def peer(self, request: ev.RequestVm, place: Place) -> LaunchRequest:
         return LaunchRequest(
