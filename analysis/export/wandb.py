@@ -7,6 +7,7 @@ first epoch, and then removes the earlier ones of this run.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Mapping
 from importlib import import_module
@@ -86,14 +87,19 @@ class WandbRun:
         finally:
             import_module("wandb").teardown()
 
+    def _folders(self, prefix: str) -> list[Path]:
+        """W&B's folders of this run, not those of one whose id only ends like its id."""
+        name = re.compile(rf"{prefix}[0-9]+_[0-9]+-{re.escape(self._run_id)}")
+        return [path for path in self._folder.glob(f"wandb/{prefix}*") if name.fullmatch(path.name)]
+
     def _begin(self, run: TrackedRun) -> Any:
         wandb = import_module("wandb")
         known = wandb.Settings.model_fields
         chosen = {name: value for name, value in _SETTINGS.items() if name in known}
         self._folder.mkdir(parents=True, exist_ok=True)
-        for old in self._folder.glob(f"wandb/offline-run-*-{self._run_id}"):
+        for old in self._folders("offline-run-"):
             old.rename(old.with_name(f"{_REPLACED}{old.name}"))  # W&B names folders by the second
-        self._old = list(self._folder.glob(f"wandb/{_REPLACED}offline-run-*-{self._run_id}"))
+        self._old = self._folders(f"{_REPLACED}offline-run-")
         self._written = set()
         self._run = wandb.init(
             project=self._project,

@@ -43,6 +43,7 @@ class PunctualTracker(ProgressTracker):
     _credited_s = float("-inf")
     _round_since: float | None = None  # start (DHT time) of a round that overlaps with calculation
     held = False  # paused: this peer adds no samples to the epoch
+    _active_epoch = float("-inf")  # the swarm's epoch in which this peer last had samples
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._report_now = (
@@ -57,13 +58,19 @@ class PunctualTracker(ProgressTracker):
         before = self.local_progress
         further = local_epoch == before.epoch and samples_accumulated > before.samples_accumulated
         super().report_local_progress(local_epoch, samples_accumulated, update_global_samples)
+        self._note_samples(samples_accumulated)
         if not further:
             self._report_now.set()
+
+    def _note_samples(self, samples: int) -> None:
+        """Remember that this peer adds samples, although an epoch may be over before they are reported."""
+        if samples > 0:
+            self._active_epoch = self.global_epoch
 
     async def _progress_reporter(self) -> None:
         """Like Hivemind's, but at the pace given above."""
         loop = asyncio.get_running_loop()
-        reported_s, reported_epoch = float("-inf"), float("-inf")
+        reported_s = float("-inf")
         store: asyncio.Task[Any] | None = None
         dht: Any = self.dht
         try:
@@ -77,9 +84,8 @@ class PunctualTracker(ProgressTracker):
                 self._report_now.clear()
                 # after clearing the events: a later change sets them again
                 progress, reported_s = self.local_progress, get_dht_time()
-                if progress.samples_accumulated > 0:
-                    reported_epoch = self.global_epoch
-                if reported_epoch < self.global_epoch - 1:
+                self._note_samples(progress.samples_accumulated)
+                if self._active_epoch < self.global_epoch - 1:
                     continue  # this peer is not synchronised, or adds no samples
                 future = dht.store(
                     key=self.training_progress_key,
@@ -138,6 +144,7 @@ class PunctualTracker(ProgressTracker):
         if epoch == self.global_progress.epoch:
             self.global_progress.samples_accumulated += samples
         self.local_progress = self._get_local_progress(epoch, samples)
+        self._note_samples(samples)
         self._report_now.set()
         self.should_report_progress.set()
         self._credited_s = time.monotonic()

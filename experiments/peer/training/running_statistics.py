@@ -32,16 +32,26 @@ def layers_with_statistics(model: nn.Module) -> list[_NormBase]:
 
 @contextmanager
 def recomputed(
-    layers: Sequence[_NormBase], batches: int, forward: Callable[[int], object], device: torch.device
+    model: nn.Module,
+    layers: Sequence[_NormBase],
+    batches: int,
+    forward: Callable[[int], object],
+    device: torch.device,
 ) -> Iterator[None]:
     """Replace the layers' running statistics by the means of those of all batches; put the own ones back on leaving.
 
     `forward`: run the model on the batch of this number, in training mode. A layer that it does not use keeps its
-    statistics. Random numbers are drawn from generators of a fixed seed; torch's own are unchanged afterwards. Call it
-    while no other thread draws random numbers.
+    statistics. Other buffers of the model, which may follow the data too, are as before. Random numbers are drawn from
+    generators of a fixed seed; torch's own are unchanged afterwards. Call it while no other thread draws random numbers.
     """
     own = [{name: tensor.clone() for name, tensor in layer.named_buffers(recurse=False)} for layer in layers]
     momenta = [layer.momentum for layer in layers]
+    ours = {id(tensor) for layer in layers for tensor in layer.buffers(recurse=False)}
+    others = [
+        (tensor, tensor.clone())
+        for tensor in model.buffers()
+        if id(tensor) not in ours and not is_lazy(tensor)
+    ]
     gpus = [device] if device.type == "cuda" else []
     try:
         for layer in layers:
@@ -52,11 +62,13 @@ def recomputed(
                 for layer in layers:
                     layer.momentum = 1 / (number + 1)  # the mean of all so far
                 forward(number)
+        _restore(others)
         for layer, tensors in zip(layers, own, strict=True):
             if not _changed(layer):
                 _put_back(layer, tensors)
         yield
     finally:
+        _restore(others)
         for layer, momentum, tensors in zip(layers, momenta, own, strict=True):
             layer.momentum = momentum
             _put_back(layer, tensors)
@@ -66,6 +78,12 @@ def _changed(layer: _NormBase) -> bool:
     """Whether the statistics differ from those after `reset_running_stats`."""
     mean, variance = layer.running_mean, layer.running_var
     return mean is not None and variance is not None and not bool((mean == 0).all() and (variance == 1).all())
+
+
+@torch.no_grad()
+def _restore(buffers: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
+    for tensor, before in buffers:
+        tensor.copy_(before)
 
 
 @torch.no_grad()

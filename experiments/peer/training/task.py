@@ -168,7 +168,7 @@ class TaskRunner:
             ):
                 self._task.loss(batch)
 
-        with recomputed(layers, len(batches), forward, self.device):
+        with recomputed(self.model, layers, len(batches), forward, self.device):
             yield
 
     def start_digest(self) -> str:

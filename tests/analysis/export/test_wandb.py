@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
@@ -18,6 +20,7 @@ from analysis.export.tables import ExportError
 from analysis.export.trackers import export_tracked
 from analysis.export.tracking import TrackedRun, settled, tracked_run
 from analysis.export.wandb import open_log
+from experiments.peer.processes import descendants
 from metrics.store.database import RunStore
 from orchestrator.cli.app import run as orch
 
@@ -84,8 +87,8 @@ def summary(folder: Path) -> dict[str, Any]:
 
 
 def helpers() -> set[int]:
-    """Pids of W&B's processes."""
-    return {int(p.name) for p in Path("/proc").glob("[0-9]*") if _is_helper(p)}
+    """Pids of W&B's processes that this one started; other tests may run beside it."""
+    return {pid for pid in descendants(os.getpid()) if _is_helper(Path(f"/proc/{pid}"))}
 
 
 def _is_helper(process: Path) -> bool:
@@ -98,7 +101,14 @@ def _is_helper(process: Path) -> bool:
 @pytest.fixture
 def no_new_helpers() -> Callable[[], set[int]]:
     before = helpers()
-    return lambda: helpers() - before
+
+    def new() -> set[int]:
+        deadline = time.monotonic() + 30.0
+        while (left := helpers() - before) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        return left
+
+    return new
 
 
 def test_wandb_reads_what_the_run_has(folder: Path, tmp_path: Path, no_new_helpers: Callable[[], set[int]]):

@@ -97,6 +97,21 @@ def test_a_peer_with_long_steps_reports_each_at_once() -> None:
     assert tracker._report_now.pauses_s == []
 
 
+def test_a_peer_whose_epochs_are_shorter_than_the_pause_keeps_reporting() -> None:
+    """Its samples of an epoch are never reported, only that the next one begins: it is alive nevertheless."""
+    dht = Dht()
+    tracker = tracker_of(dht)
+
+    def an_epoch(number: int) -> None:
+        for samples in (32, 64):
+            tracker.report_local_progress(number, samples)
+        with tracker.pause_updates():
+            tracker.update_epoch(number + 1)
+
+    epochs = [lambda n=n: an_epoch(n) for n in range(8)]
+    assert reported(tracker, dht, *epochs) == [(n, 0) for n in range(1, 9)]
+
+
 @pytest.mark.parametrize("what", ["epoch", "reset", "held", "overlapped", "credit"])
 def test_news_of_the_epoch_are_reported_at_once(what: str) -> None:
     dht = Dht()

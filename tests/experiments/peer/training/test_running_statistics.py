@@ -133,7 +133,7 @@ def test_statistics_are_those_of_torch_over_the_same_batches() -> None:
         nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.BatchNorm2d(4)
     )
     images = [torch.rand(6, 3, 9, 9) for _ in range(5)]
-    with recomputed(layers_with_statistics(model), 5, lambda number: model(images[number]), CPU):
+    with recomputed(model, layers_with_statistics(model), 5, lambda number: model(images[number]), CPU):
         found = [tensor.clone() for tensor in model.buffers()]
     torch.optim.swa_utils.update_bn(images, model)
     for ours, theirs in zip(found, model.buffers(), strict=True):
@@ -163,7 +163,9 @@ def test_gradient_checkpointing_does_not_change_them() -> None:
         torch.manual_seed(0)
         model = Twice(kept)
         model(batches[2]).sum().backward()
-        with recomputed(layers_with_statistics(model), 3, lambda n, model=model: model(batches[n]), CPU):
+        with recomputed(
+            model, layers_with_statistics(model), 3, lambda n, model=model: model(batches[n]), CPU
+        ):
             found.append([tensor.clone() for tensor in model.buffers()])
     assert equal(*found)
 
@@ -175,7 +177,9 @@ def test_frozen_and_unused_layers_keep_theirs() -> None:
         layer(values)
     model[0].eval()
     before = [tensor.clone() for layer in (model[0], model[1]) for tensor in layer.buffers()]
-    with recomputed(layers_with_statistics(model), 1, lambda _: (model[0](values), model[2](values)), CPU):
+    with recomputed(
+        model, layers_with_statistics(model), 1, lambda _: (model[0](values), model[2](values)), CPU
+    ):
         assert equal([tensor for layer in (model[0], model[1]) for tensor in layer.buffers()], before)
         torch.testing.assert_close(model[2].running_mean, values.mean(0))
 
@@ -255,3 +259,18 @@ def test_statistics_that_cannot_be_calculated_are_a_failed_checkpoint_not_the_en
     )
     assert not writer.begin(manifest(3), {})
     assert "for the running statistics, failed" in (tmp_path / "status.json").read_text()
+
+
+def test_other_buffers_that_a_forward_pass_changes_stay_as_they_are() -> None:
+    """The vectors of spectral normalisation follow each forward pass in training mode, and are part of the next one."""
+    torch.manual_seed(3)
+    model = nn.Sequential(torch.nn.utils.spectral_norm(nn.Linear(6, 6)), nn.BatchNorm1d(6)).train()
+    values = torch.randn(8, 6)
+    model(values)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    with recomputed(model, layers_with_statistics(model), 3, lambda _: model(values), CPU):
+        inside = model.state_dict()
+        assert torch.equal(inside["0.weight_u"], before["0.weight_u"])
+        assert not torch.equal(inside["1.running_mean"], before["1.running_mean"])
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensor, before[name]), name
