@@ -68,9 +68,9 @@ def _remove_ship_folder(run: Clusters, vm: str) -> None:
 
 
 def _launch_until_up(run: Clusters, request: LaunchRequest, cluster: str, doing: str) -> None:
-    """Launch with SkyPilot; repeat with the same name and key if its server dies meanwhile.
+    """Launch with SkyPilot; retry with the same name and key if its server dies during the launch.
 
-    Also if another launch set up the region at that moment: SkyPilot does not expect that and has ended what it began.
+    Retry also if another launch was setting up the same region: SkyPilot then fails and has already ended the VM.
     """
     shipped: tuple[Path, str] | None = None
     for attempt in range(SERVER_TRIES):

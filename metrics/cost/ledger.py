@@ -261,14 +261,7 @@ def storage_lines(seconds: float, terms: Terms) -> list[CostLine]:
     kept = terms.dataset_bytes
     if kept is None:
         return []
-    usd, reason = None, "unknown store"
-    if terms.book is None:
-        reason = "no price book"
-    elif terms.store_location is not None:
-        ladder = terms.book.storage_ladder(terms.store_location)
-        reason = terms.book.name if ladder else f"no price for storage at {terms.store_location}"
-        if ladder is not None:
-            usd = tiered_usd(ladder, kept) * Decimal(repr(max(0.0, seconds))) / MONTH_S
+    usd, reason = _stored_usd([(kept, max(0.0, seconds))], terms)
     return [CostLine("storage", f"data kept for {seconds:.0f} s", STORE, "", kept, "bytes", usd, reason)]
 
 
@@ -279,17 +272,22 @@ def kept_lines(kept: Sequence[tuple[int, float]], terms: Terms) -> list[CostLine
     """
     if not kept:
         return []
-    usd, reason = None, "unknown store"
-    if terms.book is None:
-        reason = "no price book"
-    elif terms.store_location is not None:
-        ladder = terms.book.storage_ladder(terms.store_location)
-        reason = terms.book.name if ladder else f"no price for storage at {terms.store_location}"
-        if ladder is not None:
-            amounts = [tiered_usd(ladder, count) * Decimal(repr(s)) / MONTH_S for count, s in kept]
-            usd = sum(amounts, Decimal(0))
+    usd, reason = _stored_usd(kept, terms)
     total = sum(count for count, _ in kept)
     return [CostLine("storage", KEEPING_CHECKPOINTS, STORE, "", total, "bytes", usd, reason)]
+
+
+def _stored_usd(kept: Sequence[tuple[int, float]], terms: Terms) -> tuple[Decimal | None, str]:
+    """Dollars for storing objects, each of (bytes, seconds), and the name of the price book. (None, reason): unknown."""
+    if terms.book is None:
+        return None, "no price book"
+    if terms.store_location is None:
+        return None, "unknown store"
+    ladder = terms.book.storage_ladder(terms.store_location)
+    if not ladder:
+        return None, f"no price for storage at {terms.store_location}"
+    amounts = [tiered_usd(ladder, count) * Decimal(repr(s)) / MONTH_S for count, s in kept]
+    return sum(amounts, Decimal(0)), terms.book.name
 
 
 def month_of(at_s: float) -> str:

@@ -32,8 +32,8 @@ def finished(
     """Events for peers of `lost`, and for those lost before, that have finished; to be processed before their losses.
 
     `trained_last`: VMs whose record of the last epoch has been read. `complete`: whether the run's last evaluation has been
-    read and its last checkpoint is stored, if it makes them. Before that, whoever is left may be lost too, so that slots
-    that count as done would leave nobody to be replaced.
+    read and its last checkpoint is stored, if it has them. Before that, the remaining peers may be lost too: no VM is
+    requested any more once a slot is done, so the checkpoint would never be stored.
     """
     if state.stop_status or not complete:
         return []

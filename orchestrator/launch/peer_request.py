@@ -62,7 +62,7 @@ class RunRequests:
         self.last_epoch = self._spec.measure.warmup_epochs + self._spec.measure.epochs
         self.evaluates = self._spec.data.heldout is not None
         self.checkpoints = self._spec.checkpoint is not None
-        # A task may have buffers, and files beside its weights.
+        # A task may also store buffers and files of its own.
         self.most_checkpoint_bytes = 4 * (checkpoint_bytes(self._spec) or 2**40) + 2**30
         # emulated peers share this machine's environment, in which nothing is installed
         names = (CODE, WHEELS) if target_of(self._meta.target).rents else (CODE,)

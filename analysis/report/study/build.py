@@ -88,7 +88,7 @@ def build(
     files = FigureFolder(folder, prefix=f"{folder.name}/", dpi=_DPI, newline="\n")
     every = _as_compared(runs, compared) if compared else list(runs)
     own = compared and compared.differences and not compared.published
-    beside = () if own else references()  # nothing of the paper beside one's own runs
+    beside = () if own else references()  # your own runs are not shown with the paper's
     if paper:
         every = distinct([*runs, *printed_runs(book, runs)])
     first = _first(compared) if compared else None

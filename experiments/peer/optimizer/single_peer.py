@@ -56,8 +56,9 @@ class PlainOptimizer:
     def step(self, *, batch_size: int) -> None:
         """Count the samples whose mean gradient `backward` has just added to the buffers."""
         self._samples, self._steps = self._samples + batch_size, self._steps + 1
+        # Also of the step that ends the epoch: one step may be a whole epoch, and the peer must be seen to train.
+        self._progress.report_local_progress(self.local_epoch, self._samples)
         if self._samples < self._target:
-            self._progress.report_local_progress(self.local_epoch, self._samples)
             return
         with self._progress.pause_updates():
             if self.on_gradients_taken is not None:

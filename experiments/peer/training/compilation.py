@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -51,7 +51,8 @@ def first_step(
 
     began, compiled = clock(), counters["frames"]["ok"]
     gradients = [parameter.grad for parameter in model.parameters()]
-    buffers = [buffer.detach().clone() for buffer in model.buffers()]
+    buffers = _buffers(model)
+    before = {place: buffer.detach().clone() for place, buffer in buffers.items()}
     try:
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
             model.zero_grad(set_to_none=True)
@@ -66,15 +67,36 @@ def first_step(
     finally:
         for parameter, gradient in zip(model.parameters(), gradients, strict=True):
             parameter.grad = gradient
-        with torch.no_grad():
-            for buffer, before in zip(model.buffers(), buffers, strict=True):
-                buffer.copy_(before)
+        _restore(model, buffers, before)
     if counters["frames"]["ok"] == compiled:
         raise TaskError(
             "swarm.compile: the task's loss does not call its model, only parts of it, so nothing was compiled; call "
             "self.model(...) in loss, or remove the key"
         )
     return clock() - began
+
+
+def _buffers(model: nn.Module) -> dict[tuple[nn.Module, str], torch.Tensor]:
+    """All buffers by their module and name in it."""
+    return {
+        (module, name): buffer
+        for module in model.modules()
+        for name, buffer in module.named_buffers(recurse=False)
+    }
+
+
+@torch.no_grad()
+def _restore(
+    model: nn.Module,
+    buffers: Mapping[tuple[nn.Module, str], torch.Tensor],
+    values: Mapping[tuple[nn.Module, str], torch.Tensor],
+) -> None:
+    """Put back the model's buffers with their values; remove those that were registered since."""
+    for module, name in _buffers(model).keys() - buffers.keys():
+        delattr(module, name)
+    for (module, name), buffer in buffers.items():
+        value = values[module, name]
+        setattr(module, name, buffer.resize_as_(value).copy_(value))
 
 
 def _first_paragraph(error: BaseException) -> str:

@@ -107,7 +107,7 @@ class Ranks:
             _send(rank, Accumulate(batch))
 
     def losses(self, stop: threading.Event) -> list[float] | None:
-        """Wait for the batches of the last `accumulate`. None if `stop` was set meanwhile.
+        """Wait for the batches of the last `accumulate`. Returns None if `stop` is set before they end.
 
         Raises WorkerEndedError, and TaskError, also for too many losses that are not finite.
         """

@@ -131,9 +131,14 @@ def _launch(
             "--dry-run contacts nothing, and --from must look for the checkpoint; omit one of them"
         )
     if dry_run:
-        plan, _, _ = _choose(
+        plan, _, approved = _choose(
             experiment, overrides or [], matrix or [], on, plan_file, tolerance, measure=False
         )
+        if saved_start(approved or {}):
+            raise UsageError(
+                f"{plan_file} begins with a checkpoint, for which --dry-run must not look; `orch plan` with the same --from "
+                "shows the plan"
+            )
         parts = (*plan_verdict(plan), "", plan_table(plan.document) + "\n".join(plan_lines(plan.document)))
         text = "\n".join(parts)
         typer.echo(plan_json(plan) if output is ResultForm.json else text)

@@ -87,7 +87,7 @@ def summary(folder: Path) -> dict[str, Any]:
 
 
 def helpers() -> set[int]:
-    """Pids of W&B's processes that this one started; other tests may run beside it."""
+    """Pids of the W&B processes that this process started. Other tests may be running W&B at the same time."""
     return {pid for pid in descendants(os.getpid()) if _is_helper(Path(f"/proc/{pid}"))}
 
 

@@ -443,6 +443,8 @@ def test_the_plan_is_that_of_the_epochs_left(world: World, orch: Call, monkeypat
         assert whole[figure] is None or left[figure] == pytest.approx(whole[figure] * 5 / 7)
     code, _, err = orch("plan", *at, "--from", LOCAL, "-o", "plan.json")
     assert code == 0, err
+    code, _, err = orch("launch", "--plan", "plan.json", "--dry-run")
+    assert (code, "--dry-run must not look" in err) == (2, True), err
     folder = run_folder(world.home, "next")
     monkeypatch.setattr(client, "launch", lambda run_id, home: client.RunConnection(run_id, folder))
     code, _, err = orch("launch", "--plan", "plan.json", "--yes", "--detach", "--run-id", "next")

@@ -79,11 +79,20 @@ def test_it_steps_with_the_mean_gradient_of_the_target_batch():
         (same * torch.cat(whole)).square().mean().backward()
         optimizer.step()
         assert weight.item() == pytest.approx(same.item(), abs=1e-6)
-    assert tracker.progress == [(e + (s == 0), s) for e in range(3) for s in (4, 8, 0)]
+    assert tracker.progress == [(e + (s == 0), s) for e in range(3) for s in (4, 8, 12, 0)]
     assert not plain.round_scheduled
     plain.leave_round(1.0)
     plain.withdraw_progress(1.0)
     assert tracker.ended == 1
+
+
+def test_an_epoch_of_one_step_is_reported_with_its_samples() -> None:
+    """Without, the monitor sees no samples of such a peer, and the controller replaces it as silent."""
+    tracker = FakeTracker()
+    plain = PlainOptimizer(torch.optim.SGD([torch.nn.Parameter(torch.ones(1))]), tracker, TARGET)
+    for _ in range(2):
+        plain.step(batch_size=TARGET)
+    assert tracker.progress == [(0, TARGET), (1, 0), (1, TARGET), (2, 0)]
 
 
 def test_a_plain_loop_steps_with_the_clipped_mean_at_the_epochs_rate() -> None:

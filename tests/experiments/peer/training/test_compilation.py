@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402 - after torch is known to exist
 
-from experiments.peer.training.compilation import compile_in_place  # noqa: E402
+from experiments.peer.training.compilation import compile_in_place, first_step  # noqa: E402
 from experiments.peer.training.periodic_evaluation import build_copy  # noqa: E402
 from experiments.peer.training.task import TaskRunner, build_runner  # noqa: E402
 from experiments.tasks.compiler import missing_compiler  # noqa: E402
@@ -169,3 +169,22 @@ def test_an_error_of_the_task_stays_its_own() -> None:
     runner = build_runner(config(task=task, compile=False))
     with pytest.raises(TaskError, match=r"small_task\.py:\d+.*IndexError"):
         runner.compile_with(batch())
+
+
+@needs_compiler
+def test_buffers_that_the_first_step_makes_or_resizes_are_as_before() -> None:
+    """As a cache that a model fills when it is called for the first time."""
+    model = nn.Sequential(nn.Linear(3, 1))
+    model.register_buffer("cache", torch.tensor([1.0, 2.0]))
+    cache = model.get_buffer("cache")
+    compile_in_place(model, torch.device("cpu"), backend="eager")
+
+    def step(values: Any) -> None:
+        model.register_buffer("made", torch.ones(1))
+        cache.resize_(5).fill_(7.0)
+        model(values).sum().backward()
+
+    assert first_step(model, step, torch.ones(2, 3), torch.device("cpu")) > 0  # type: ignore[arg-type]
+    assert dict(model.named_buffers()).keys() == {"cache"}
+    assert model.get_buffer("cache") is cache
+    assert cache.tolist() == [1.0, 2.0]
