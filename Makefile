@@ -4,9 +4,11 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 CLOUD_STAMP := .venv/.installed-fake-ec2
 # Tests that start processes run one at a time, because they watch the clock. They wait most of that time, so lint
-# and the fast tests use the idle cores meanwhile, at a priority that takes nothing from them.
+# and the fast tests use the idle cores meanwhile, at a priority that takes nothing from them: in a session of their
+# own, since the kernel first shares the CPU between sessions (autogroups) and only within one by priority.
 FAST := $(BIN)/python -m pytest -q -n 2 --dist loadfile -m
-IDLE := $(shell command -v chrt >/dev/null && echo 'chrt -i 0' || echo 'nice -n 19')
+IDLE := setsid sh -c '{ echo 19 > /proc/self/autogroup; } 2>/dev/null; exec "$$@"' sh \
+	$(shell command -v chrt >/dev/null && echo 'chrt -i 0' || echo 'nice -n 19')
 # What the tests may use: the study's logs (never in this repository).
 export ORCH_SHARED ?= $(abspath ../shared)
 
@@ -30,7 +32,7 @@ test: $(STAMP) ## lint, and every test that runs on one machine
 	@mkdir -p build
 	@$(BIN)/ruff check --quiet . && $(BIN)/ruff format --check --quiet . # a second: refused now, not in 20 minutes
 	@$(IDLE) $(MAKE) --no-print-directory lint test-no-processes > build/test-no-processes.log 2>&1 & \
-	idle=$$!; trap 'kill $$idle; wait $$idle; exit 130' INT TERM; \
+	idle=$$!; trap 'kill -- -$$idle; wait $$idle; exit 130' INT TERM; \
 	$(BIN)/python -m pytest -q -m '(processes or e2e) and not soak'; processes=$$?; \
 	echo "lint and the tests that start no processes (build/test-no-processes.log):"; \
 	wait $$idle; others=$$?; cat build/test-no-processes.log; exit $$((processes ? processes : others))

@@ -31,7 +31,8 @@ class PunctualTracker(ProgressTracker):
 
     Reports further samples of an epoch at most every `_REPORT_EACH_S`, where Hivemind reports each step: a report takes about
     5 ms of CPU time (of this process and the DHT's), which is an eighth of a core if a step takes 40 ms. The others
-    extrapolate from the last report. The beginning of an epoch, a pause and credited samples are reported at once.
+    extrapolate from the last report. The beginning of an epoch, its first samples (by which the others learn that this peer
+    trains), a pause and credited samples are reported at once.
     """
 
     samples_per_step = 0
@@ -54,9 +55,9 @@ class PunctualTracker(ProgressTracker):
     def report_local_progress(
         self, local_epoch: int, samples_accumulated: int, update_global_samples: bool = True
     ) -> None:
-        """Set this peer's samples of the epoch, and report them: at once if they are not more than before."""
+        """Set this peer's samples of the epoch, and report them: at once, unless they are further ones of the epoch."""
         before = self.local_progress
-        further = local_epoch == before.epoch and samples_accumulated > before.samples_accumulated
+        further = local_epoch == before.epoch and samples_accumulated > before.samples_accumulated > 0
         super().report_local_progress(local_epoch, samples_accumulated, update_global_samples)
         self._note_samples(samples_accumulated)
         if not further:

@@ -176,9 +176,11 @@ class SwarmOptimizer(hivemind.Optimizer):
         return self.has_diverged() or self.local_epoch < self.tracker.global_epoch
 
     def _update_global_epoch(self, grad_scaler: Any) -> None:
-        if self.progress.stale:  # after a standstill this peer's own estimate says that the epoch is over
+        # After a standstill this peer's own estimate says that the epoch is over. And others may have begun to train since
+        # the last fetch, as in the first epochs if these are short: nobody steps alone without having asked.
+        if self.progress.stale or not self._others_expected():
             with self.tracker.pause_updates():
-                self.progress.ask()
+                self.progress.ask(float(self.matchmaking_time or 5.0))
         if self._should_load_state_from_peers():
             self.load_state_from_peers()
             return
@@ -236,11 +238,12 @@ class SwarmOptimizer(hivemind.Optimizer):
         return True
 
     def _others_expected(self) -> bool:
-        return max(self.round.swarm_peers - 1, self._others_known()) > 0
+        """Whether another peer may take part in the round, as currently known."""
+        return self.tracker.global_progress.num_peers > 1 or self._others_known() > 0
 
     def _maybe_schedule_gradient_averaging(self) -> None:
         """Like Hivemind's, but only if another peer may train: looking for a group costs CPU time until the epoch ends."""
-        if self.tracker.global_progress.num_peers > 1 or self._others_known() > 0:
+        if self._others_expected():
             super()._maybe_schedule_gradient_averaging()
 
     def _take_scheduled(self) -> StepControl | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from types import SimpleNamespace
 from typing import Any
@@ -112,7 +113,7 @@ def test_a_peer_whose_epochs_are_shorter_than_the_pause_keeps_reporting() -> Non
     assert reported(tracker, dht, *epochs) == [(n, 0) for n in range(1, 9)]
 
 
-@pytest.mark.parametrize("what", ["epoch", "reset", "held", "overlapped", "credit"])
+@pytest.mark.parametrize("what", ["epoch", "reset", "held", "overlapped", "credit", "first samples"])
 def test_news_of_the_epoch_are_reported_at_once(what: str) -> None:
     dht = Dht()
     tracker = tracker_of(dht)
@@ -127,11 +128,15 @@ def test_news_of_the_epoch_are_reported_at_once(what: str) -> None:
             tracker.hold(True)
         elif what == "overlapped":
             tracker.report_epoch(1)
+        elif what == "first samples":
+            tracker.report_local_progress(0, 32)
         else:
             tracker.credit(1, 64)
 
-    found = reported(tracker, dht, lambda: tracker.report_local_progress(0, 32), news)
-    assert found[0] == (0, 32)
+    first = (0, 0) if what == "first samples" else (0, 32)
+    tracker.report_local_progress(0, 1)  # a peer that never had samples does not report
+    found = reported(tracker, dht, lambda: tracker.report_local_progress(*first), news)
+    assert found[0] == first
     assert len(found) == 2
     assert tracker._report_now.pauses_s == []
 
@@ -164,3 +169,38 @@ def test_a_round_is_scheduled_early_only_if_another_peer_may_train(
     optimizer.__dict__.update(known)
     optimizer._maybe_schedule_gradient_averaging()
     assert rounds == [20.0] * scheduled
+
+
+@pytest.mark.parametrize("known", ["nobody", "reports", "announcements"])
+@pytest.mark.parametrize("there", [False, True])
+def test_a_peer_asks_before_it_steps_alone(known: str, there: bool) -> None:
+    """Another peer that began to train after the last fetch is not left behind, in the first epochs of a swarm."""
+    asked: list[float] = []
+    progress = SimpleNamespace(num_peers=2 if known == "reports" else 1)
+    steps: list[int] = []
+
+    def ask(timeout_s: float) -> None:
+        asked.append(timeout_s)
+        progress.num_peers = 2 if there else 1
+
+    tracker = SimpleNamespace(
+        global_progress=progress, global_epoch=3, stale=False, ask=ask, pause_updates=contextlib.nullcontext
+    )
+    optimizer: Any = object.__new__(SwarmOptimizer)
+    optimizer.__dict__ |= {
+        "_parent_pid": 0,
+        "_others": SimpleNamespace(others_training=lambda epoch: int(known == "announcements")),
+        "state_averager": SimpleNamespace(local_epoch=3),
+        "tracker": tracker,
+        "progress": tracker,
+        "round": SimpleNamespace(swarm_peers=0),
+        "on_round_begins": None,
+        "on_gradients_taken": None,
+        "matchmaking_time": 1.5,
+        "has_diverged": lambda: False,
+        "round_begins": lambda: None,
+        "_run_round": lambda scaler: steps.append(optimizer.round.swarm_peers),
+    }
+    optimizer._update_global_epoch(None)
+    assert asked == ([1.5] if known == "nobody" else [])
+    assert steps == [progress.num_peers]
