@@ -74,7 +74,9 @@ def test_four_peers_survive_every_case_one_after_the_other(tmp_path: Path) -> No
     found = [json.loads(text) for text in lines.read_text().splitlines()] if lines.exists() else []
     assert [row["case"] for row in found] == list(CASES), printed
     for row in found:
-        assert (row["hang"], row["left"], row["ok"]) == ("", [], True), row
+        assert (row["hang"], row["left"], row["ok"]) == ("", [], True), json.dumps(
+            row
+        )  # whole, unlike a dict's repr
         assert row["apart"] <= APART
         assert row["hit"] == HIT.get(row["case"], "")
     assert process.returncode == 0

@@ -55,10 +55,11 @@ def test_two_peers_with_two_ranks_each_over_a_delayed_link(
     try:
         code, summary = run.finish(200)
         assert code == 0, run.stderr.read_text()
+        assert (summary["status"], summary["dropped_rounds"]) == ("done", 0), summary["warnings"]
         vms = [next((run.folder / "vms").glob(f"*-{slot}-0-0")) for slot in ("us", "eu")]
         weights = [file.read_text().split() for vm in vms for file in sorted(vm.glob("weights-*.txt"))]
         assert len(weights) == 4  # two processes on each VM
-        assert all(found == weights[0] for found in weights)  # bit by bit, in each epoch
+        assert all(found == weights[0] for found in weights), weights  # bit by bit, in each epoch
         assert len(weights[0]) == 3
         ends = [json.loads((vm / "status.json").read_text()) for vm in vms]
         assert [end["epoch"] for end in ends] == [3, 3]
@@ -66,7 +67,6 @@ def test_two_peers_with_two_ranks_each_over_a_delayed_link(
         for vm in vms:
             with (vm / "steps.csv").open() as file:
                 assert {int(row["samples"]) for row in csv.DictReader(file)} <= {0, 2 * 32}
-        assert (summary["status"], summary["dropped_rounds"]) == ("done", 0), summary["warnings"]
         assert summary["comm_s"]["value"] > 0.1  # a round has at least one round trip of 0.1 s
         assert summary["granularity"]["value"] > 0
         assert summary["granularity_of_means"]["value"] == pytest.approx(
