@@ -35,6 +35,7 @@ class Kind:
     rate_sps: float  # of one peer while it calculates
     work_s: float  # the VM's own work around a round
     usd_per_h: Decimal
+    most: int | None = None  # machines of one's own: how many there are; None: no limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +91,10 @@ class PeerSpace:
     def fits(self, a: int, b: int) -> bool:
         """Whether the network and the price book have both directions between two kinds."""
         return (min(a, b), max(a, b)) not in self.unfit
+
+    def most(self, kind: int) -> int | None:
+        """Return how many peers of a kind there may be; None: no limit."""
+        return self._all[kind].most
 
     def figures(self, counts: tuple[int, ...]) -> Figures:
         """Return the nominal figures of at least two peers that fit; dollars are of VMs and egress between peers."""

@@ -35,6 +35,10 @@ class Space(Protocol):
         """Whether a combination may have peers of both kinds; a = b: two of it."""
         ...
 
+    def most(self, kind: int) -> int | None:
+        """Return how many peers of a kind there may be; None: no limit."""
+        ...
+
     def figures(self, counts: tuple[int, ...]) -> Figures:
         """The figures of a combination whose kinds fit."""
         ...
@@ -87,7 +91,7 @@ class Account:
     combinations: int = 0
     evaluated: int = 0
     ruled_out: int = 0  # by a bound: none of them can be in the result
-    unfit: int = 0  # kinds that cannot train together
+    unfit: int = 0  # kinds that cannot train together, or more of a kind than there are
     not_searched: dict[int, int] = field(default_factory=dict)  # by number of peers, because of the limit
 
     @property
@@ -208,8 +212,9 @@ def _alone(spaces: Sequence[Space], sizes: Sequence[int]) -> Iterator[tuple[int,
     for n in sizes:
         for number, space in enumerate(spaces):
             for kind in range(space.kinds):
-                if n == 1 or space.fits(kind, kind):
-                    yield number, tuple(n if k == kind else 0 for k in range(space.kinds))
+                counts = tuple(n if k == kind else 0 for k in range(space.kinds))
+                if _fits_all(space, counts):
+                    yield number, counts
 
 
 def _children(
@@ -227,6 +232,8 @@ def _children(
 
 def _fits_all(space: Space, counts: tuple[int, ...]) -> bool:
     used = [k for k, count in enumerate(counts) if count]
+    if any(counts[k] > (space.most(k) or counts[k]) for k in used):
+        return False
     return all(counts[k] == 1 or space.fits(k, k) for k in used) and all(
         space.fits(a, b) for a, b in combinations(used, 2)
     )

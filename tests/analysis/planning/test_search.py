@@ -21,6 +21,7 @@ class Made:
     prices: tuple[float, ...]
     rounds: tuple[float, ...]
     apart: frozenset[tuple[int, int]] = frozenset()
+    limits: tuple[int | None, ...] = ()
 
     @property
     def kinds(self) -> int:
@@ -28,6 +29,9 @@ class Made:
 
     def fits(self, a: int, b: int) -> bool:
         return (min(a, b), max(a, b)) not in self.apart
+
+    def most(self, kind: int) -> int | None:
+        return self.limits[kind] if self.limits else None
 
     def _made(self, rate: float, price: float, slowest: float, peers: int) -> Figures:
         sps = 1000 / (1000 / rate + slowest * (1 + 0.1 * peers))
@@ -61,7 +65,8 @@ def everything(space: Made, sizes: range) -> list[Figures]:
     found: list[Figures] = []
     for n in sizes:
         for chosen in combinations_with_replacement(range(space.kinds), n):
-            if all(space.fits(a, b) for i, a in enumerate(chosen) for b in chosen[i + 1 :]):
+            few = all(chosen.count(k) <= (space.most(k) or n) for k in chosen)
+            if few and all(space.fits(a, b) for i, a in enumerate(chosen) for b in chosen[i + 1 :]):
                 found.append(space.figures(tuple(chosen.count(k) for k in range(space.kinds))))
     return found
 
@@ -84,7 +89,8 @@ def spaces(draw: st.DrawFn) -> Made:
     k = draw(st.integers(1, 4))
     some = st.lists(NUMBER, min_size=k, max_size=k).map(tuple)
     pairs = st.tuples(st.integers(0, k - 1), st.integers(0, k - 1)).map(lambda p: (min(p), max(p)))
-    return Made(draw(some), draw(some), draw(some), frozenset(draw(st.sets(pairs, max_size=3))))
+    limits = draw(st.lists(st.one_of(st.none(), st.integers(1, 3)), min_size=k, max_size=k).map(tuple))
+    return Made(draw(some), draw(some), draw(some), frozenset(draw(st.sets(pairs, max_size=3))), limits)
 
 
 LIMITS = st.one_of(st.none(), st.floats(0.1, 60))
