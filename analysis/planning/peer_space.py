@@ -120,8 +120,8 @@ class PeerSpace:
         """Return an optimistic bound: the fastest and cheapest kinds that fit, the slowest path so far, no slow spells.
 
         Samples/s are at most those with every further peer at the highest local rate, and a transfer as slow as the
-        slowest pair that is certain. $/h are at least the VMs'. $/1M: those VMs at that rate, and the egress that is
-        certain, each byte at the lowest tier of its price.
+        slowest pair that is certain. $/h are at least the VMs'. $/1M are VMs' dollars / samples/s, whose parts for
+        calculation and for communication are bounded apart, and the egress that is certain at the lowest price.
         """
         inputs, left = self._inputs, peers - sum(counts)
         used = [(k, count) for k, count in enumerate(counts) if count]
@@ -139,9 +139,12 @@ class PeerSpace:
         bits = 2 * inputs.gradient_bytes / peers * 8
         transfer_s = max(bits / min(pairs), bits * PACKET_PER_LOAD * (peers - 1) / inputs.vm.processing_bps)
         comm_s = transfer_s + wait_s(peers) + max(self._work[k] for k, _ in used)
-        rate = sum(count * self._rate[k] for k, count in used) + left * max(self._rate[j] for j in rest)
-        sps = inputs.tbs / (inputs.tbs / rate + comm_s) * (1 + _SLACK)
-        vms = sum(count * self._usd[k] for k, count in used) + left * min(self._usd[j] for j in rest)
+        rate = sum(count * self._rate[k] for k, count in used)
+        sps = inputs.tbs / (inputs.tbs / (rate + left * max(self._rate[j] for j in rest)) + comm_s)
+        usd = sum(count * self._usd[k] for k, count in used)
+        vms = usd + left * min(self._usd[j] for j in rest)
+        # Dollars per sample calculated: a ratio of sums is lowest if all further peers are of one kind.
+        ratio = min((usd + left * self._usd[j]) / (rate + left * self._rate[j]) for j in rest)
         low = self._lowest
         certain = sum(
             many * (others - (a == b)) * low[a, b]
@@ -151,8 +154,8 @@ class PeerSpace:
         )
         certain += left * min(sum(count * (low[k, j] + low[j, k]) for k, count in used) for j in rest)
         sent = max(0, round(2 * inputs.gradient_bytes / peers * PACKET_PER_LOAD))
-        per_1m = vms / sps * _PER_1M + certain * sent / inputs.tbs * 1e6
-        return Figures(sps, vms * (1 - _SLACK), per_1m * (1 - _SLACK))
+        per_1m = (ratio + vms * comm_s / inputs.tbs) * _PER_1M + certain * sent / inputs.tbs * 1e6
+        return Figures(sps * (1 + _SLACK), vms * (1 - _SLACK), per_1m * (1 - _SLACK))
 
     def equal_places(self) -> dict[str, str]:
         """Return places that change no figure in place of an earlier one: they cannot train together, all else is equal."""

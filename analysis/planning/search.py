@@ -7,7 +7,7 @@ achieve at best, are functions of a `Space`; `analysis.planning.peer_space` has 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from math import comb
 from typing import Protocol
@@ -18,7 +18,10 @@ LIMIT = 60_000
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What ranks a combination: samples/s, dollars per hour, dollars per 10^6 samples (floats: they rank, none is billed)."""
+    """What ranks a combination; dollars per hour = dollars per 10^6 samples x samples/s x 3600 / 10^6.
+
+    Dollars are floats: they rank, and none is billed.
+    """
 
     sps: float
     usd_per_h: float
@@ -180,6 +183,7 @@ def pareto(
                     if best is None:
                         account.unfit += below
                         continue
+                    best = _within(best, goals)
                     if not goals.met(best) or _dominated(front, best, cost):
                         account.ruled_out += below
                         continue
@@ -228,6 +232,14 @@ def _children(
             if below:
                 found.append(((*counts[:k], count, *counts[k + 1 :]), k + 1, below))
     return found
+
+
+def _within(best: Figures, goals: Goals) -> Figures:
+    """Return a bound of only those completions that meet the goal per hour: $/h is $/10^6 samples x samples/s."""
+    if goals.max_usd_per_h is None or best.usd_per_1m <= 0:
+        return best
+    most_sps = goals.max_usd_per_h / (best.usd_per_1m * 3600 / 1e6) * (1 + 1e-9)
+    return replace(best, sps=min(best.sps, most_sps))
 
 
 def _fits_all(space: Space, counts: tuple[int, ...]) -> bool:

@@ -129,6 +129,14 @@ def test_the_search_with_the_real_predictor_is_equal_to_brute_force(
     assert {(f.figures.sps, f.figures.usd_per_1m) for f in result.front} == best
 
 
+@pytest.mark.parametrize("goals", [Goals(), Goals(min_sps=300, max_usd_per_h=4)])
+def test_five_million_combinations_are_searched_completely_within_the_limit(goals: Goals):
+    result = pareto([space("geo-c8")], range(2, 17), goals)
+    assert result.account.combinations > 5_000_000
+    assert result.account.complete
+    assert result.front
+
+
 def test_pairs_that_were_not_measured_do_not_fit():
     # Two regions of one place of the network: no figures. Two zones of one region: those inside the place.
     made = space("geo-c8", ("gcp/us-central1/us-central1-a", "gcp/us-west1/us-west1-a", PLACES[1]))
