@@ -483,6 +483,8 @@ def _alternatives(
             source = "experiments/accelerators.csv"
             name = f"one VM with {accelerators} in {kind.location}, without a swarm"
             price = f"price book {book.name}, {'spot' if kind.use_spot else 'on demand'}"
+            if is_own(kind.location):
+                price = "a machine of your own, for which nothing is billed"
             found.append(_beside(name, p.sps.value, kind.usd_per_h, "predicted", source, price, shown, goals))
     return tuple(sorted(found, key=lambda each: -each.sps))
 

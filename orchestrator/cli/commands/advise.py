@@ -64,6 +64,15 @@ def _advise(
             help="Options to vary besides: compression, averaging, overlap, tuning. [none]",
         ),
     ] = "",
+    what_if: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--what-if",
+            metavar="CHANGE",
+            help="Instead of a search: predict the experiment with a change beside it as it is. '+2 eu', 'tuning=wan', "
+            "'prices=BOOK' or KEY=VALUE. Repeatable.",
+        ),
+    ] = None,
     samples: Annotated[
         int | None,
         typer.Option(min=1, help="Samples to which the time is given. [those of the experiment's epochs]"),
@@ -114,8 +123,11 @@ def _advise(
       [{"name", "sps", "usd_per_h", "usd_per_1m_samples", "clock", "faster_than", "cheaper_than", "meets_goals",
       "note", "source"}], "left_out": [{"code", "what", "detail"}], "search": {"requested", "combinations",
       "evaluated", "ruled_out", "unfit", "not_searched", "complete"}}
+    --what-if: {"schema_version", "experiment", "samples", "what_if": [{"change" ("" as it is), "sps", "granularity",
+      "usd_per_h", "usd_per_1m_samples", "time_to_samples_s", "unknown"}]}
     """
     from analysis.planning.advice import AdviceError, advise
+    from analysis.planning.search import Goals
     from cloud.prices.book import load_for
     from experiments.parse.load import load
     from orchestrator.cli.render.advice import advice_json, advice_text
@@ -123,6 +135,14 @@ def _advise(
 
     goals = _goals(max_usd_per_h, min_sps, max_usd_per_1m)
     spec = load(experiment, overrides or (), matrix or ())
+    rented = TARGETS[on.value].rents
+    if what_if:
+        if write is not None or goals != Goals():
+            raise UsageError("--what-if predicts single changes; leave out the goals and --write")
+        _compare(
+            experiment, spec, what_if, overrides or (), matrix or (), samples, rented=rented, output=output
+        )
+        return
     if spec.swarm.plain:
         raise UsageError(
             f"{spec.name} trains a single peer without a swarm (swarm.plain); choose an experiment with several peers"
@@ -131,7 +151,6 @@ def _advise(
     if not sizes:
         raise UsageError(f"--peers {peers}: all are fewer than the experiment's min_peers {spec.min_peers}")
     varied, invalid = _varied(experiment, spec, options, overrides or (), matrix or ())
-    rented = TARGETS[on.value].rents
     book = load_for(spec.prices, rented=rented)
     try:
         advice = advise(
@@ -261,6 +280,37 @@ def _varied(
                     detail = "; ".join(problem.message for problem in error.problems)
                     invalid.append(LeftOut("option_invalid", option, detail))
     return varied, invalid
+
+
+def _compare(
+    experiment: str,
+    spec: ExperimentSpec,
+    changes: Sequence[str],
+    overrides: Sequence[str],
+    matrix: Sequence[str],
+    samples: int | None,
+    *,
+    rented: bool,
+    output: str,
+) -> None:
+    """Print the predictions of an experiment and of each change to it."""
+    from analysis.planning.what_if import ChangeError, compared, override_of
+    from cloud.prices.book import load_for
+    from experiments.parse.load import load
+    from orchestrator.cli.render.advice import what_if_json, what_if_text
+    from orchestrator.errors import UsageError
+
+    try:
+        wanted = {change: override_of(change, spec) for change in changes}
+    except ChangeError as error:
+        raise UsageError(f"--what-if {error}") from error
+    specs = {"": spec}
+    specs |= {change: load(experiment, [*overrides, one], matrix) for change, one in wanted.items()}
+    priced = {change: (one, load_for(one.prices, rented=rented)) for change, one in specs.items()}
+    found = compared(priced, rented=rented)
+    samples = samples or spec.swarm.target_batch_size * spec.measure.all_epochs
+    render = what_if_json if output == "json" else what_if_text
+    typer.echo(render(spec.name, samples, found), nl=False)
 
 
 def _parts(text: str) -> list[str]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from analysis.planning.advice import Advice, Alternative, LeftOut, Proposal, why
 from analysis.planning.prediction import Value
 from analysis.planning.prediction import as_json as prediction_json
+from analysis.planning.what_if import Changed
+from cloud.prices.classes import is_own
 from orchestrator.cli.render.output import SCHEMA_VERSION, Format, as_json, rows_text
 
 _COLUMNS = ("no", "peers", "option", "samples_per_s", "granularity", "usd_per_h", "usd_per_1m", "hours")
@@ -74,6 +76,66 @@ def advice_json(advice: Advice, written: Mapping[str, str]) -> str:
     )
 
 
+def what_if_text(experiment: str, samples: int, found: Sequence[Changed]) -> str:
+    """Format predictions of an experiment and of changes to it."""
+    shown = [
+        {
+            "change": each.change or f"{experiment} as it is",
+            "samples_per_s": _interval(each.prediction.sps),
+            "factor": _factor(each, found[0]),
+            "granularity": _value(each.prediction.granularity),
+            "usd_per_h": _interval(each.usd_per_h),
+            "usd_per_1m": _interval(each.usd_per_1m),
+            "hours": _interval(_time(samples, each.prediction.sps, 3600)),
+        }
+        for each in found
+    ]
+    columns = ("change", "samples_per_s", "factor", "granularity", "usd_per_h", "usd_per_1m", "hours")
+    text = rows_text("what_if", shown, columns, Format.table)
+    unknown = [f"{each.change or experiment}: {reason}" for each in found for reason in each.unknown]
+    return text + "".join(f"{line}\n" for line in (["", *unknown] if unknown else []))
+
+
+def what_if_json(experiment: str, samples: int, found: Sequence[Changed]) -> str:
+    """Serialise predictions of an experiment and of changes to it as JSON."""
+
+    def plain(value: Value | None) -> dict[str, float] | None:
+        return None if value is None else asdict(value)
+
+    rows = [
+        {
+            "change": each.change,
+            "sps": plain(each.prediction.sps),
+            "granularity": plain(each.prediction.granularity),
+            "usd_per_h": plain(each.usd_per_h),
+            "usd_per_1m_samples": plain(each.usd_per_1m),
+            "time_to_samples_s": plain(_time(samples, each.prediction.sps, 1)),
+            "unknown": each.unknown,
+        }
+        for each in found
+    ]
+    return as_json(
+        {"schema_version": SCHEMA_VERSION, "experiment": experiment, "samples": samples, "what_if": rows}
+    )
+
+
+def _factor(each: Changed, before: Changed) -> float | None:
+    """Samples/s relative to those of the experiment as it is."""
+    now, then = each.prediction.sps, before.prediction.sps
+    return None if now is None or then is None else now.value / then.value
+
+
+def _value(value: Value | None) -> float | None:
+    return None if value is None else value.value
+
+
+def _time(samples: int, sps: Value | None, unit_s: int) -> Value | None:
+    """The time to a number of samples, in units of `unit_s` seconds."""
+    if sps is None:
+        return None
+    return Value(*(samples / rate / unit_s for rate in (sps.value, sps.high, sps.low)))
+
+
 def _row(number: int, p: Proposal) -> dict[str, Any]:
     return {
         "no": number,
@@ -83,19 +145,21 @@ def _row(number: int, p: Proposal) -> dict[str, Any]:
         "granularity": p.granularity,
         "usd_per_h": _interval(p.usd_per_h),
         "usd_per_1m": _interval(p.usd_per_1m),
-        "hours": _interval(Value(*(v / 3600 for v in (p.time_s.value, p.time_s.low, p.time_s.high)))),
+        "hours": _interval(Value(p.time_s.value / 3600, p.time_s.low / 3600, p.time_s.high / 3600)),
     }
 
 
 def _peers(p: Proposal) -> str:
-    return " + ".join(
-        f"{each.count} x {each.accelerators} {each.location}{'' if each.use_spot else ' on demand'}"
-        for each in p.peers
-    )
+    """For example: 2 x T4:1 gcp/us-central1/us-central1-a + 1 x A10:1 lambda/us-west-1 on demand."""
+    parts: list[str] = []
+    for each in p.peers:
+        market = "" if each.use_spot or is_own(each.location) else " on demand"
+        parts.append(f"{each.count} x {each.accelerators} {each.location}{market}")
+    return " + ".join(parts)
 
 
-def _interval(value: Value) -> str:
-    return f"{value.value:.4g} [{value.low:.4g}, {value.high:.4g}]"
+def _interval(value: Value | None) -> str:
+    return "unknown" if value is None else f"{value.value:.4g} [{value.low:.4g}, {value.high:.4g}]"
 
 
 def _unmet(advice: Advice) -> list[str]:

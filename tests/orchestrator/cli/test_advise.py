@@ -180,3 +180,46 @@ def test_a_folder_that_cannot_be_written(capsys: pytest.CaptureFixture[str], tmp
     taken.write_text("a file")
     _, err = advise(capsys, *_FEW, "--write", str(taken / "below"), code=2)
     assert "cannot write the proposals" in err
+
+
+def test_what_if_predicts_changes_beside_the_experiment(capsys: pytest.CaptureFixture[str]):
+    arguments = (
+        "geo-c8",
+        "--what-if",
+        "+2 eu",
+        "--what-if",
+        "tuning=wan",
+        "--what-if",
+        "prices=list-2026-11",
+    )
+    found = as_json(capsys, *arguments)
+    rows = {each["change"]: each for each in found["what_if"]}
+    assert list(rows) == ["", "+2 eu", "tuning=wan", "prices=list-2026-11"]
+    p = predict(load("geo-c8", ["peers.eu.count=4"]), load_book("study-2023-04"))
+    assert p.sps is not None
+    assert rows["+2 eu"]["sps"] == {"value": p.sps.value, "low": p.sps.low, "high": p.sps.high}
+    assert rows["+2 eu"]["time_to_samples_s"]["value"] == pytest.approx(found["samples"] / p.sps.value)
+    assert rows["tuning=wan"]["sps"] is None
+    assert rows["prices=list-2026-11"]["sps"] == rows[""]["sps"]
+    assert rows["prices=list-2026-11"]["usd_per_h"] != rows[""]["usd_per_h"]
+    out, _ = advise(capsys, *arguments)
+    factor = rows["+2 eu"]["sps"]["value"] / rows[""]["sps"]["value"]
+    assert f"  {factor:.4g}  " in out
+    assert "tuning=wan: network_tuning wan is not predicted yet" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--what-if", "+1 mars"), "--what-if no group is called mars"),
+        (("--what-if", "swarm.nothing=1"), "unknown key 'nothing'"),
+        (("--what-if", "+1 eu", "--min-sps", "3"), "leave out the goals and --write"),
+    ],
+)
+def test_a_wrong_change_is_one_sentence(
+    arguments: tuple[str, ...], sentence: str, capsys: pytest.CaptureFixture[str]
+):
+    out, err = advise(capsys, "geo-c8", *arguments, code=2)
+    assert out == ""
+    assert sentence in err
+    assert len(err.strip().splitlines()) == 1
