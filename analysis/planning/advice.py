@@ -24,6 +24,7 @@ from analysis.planning.search import (
     Goals,
     combinations_of,
     infeasible,
+    meeting,
     pareto,
 )
 from cloud.networks import NetworkError
@@ -207,6 +208,7 @@ def advise(
                 f"{first.name}: no combination of {_range(sizes)} peers can be predicted and priced: "
                 + "; ".join(list(dict.fromkeys(each.detail for each in left_out))[:3])
             )
+        result = meeting(every, goals)  # of another search, where the limit left something out
         why = infeasible(every, goals)
         if why is not None:
             unmet = Unmet(why.goals, proposed(why.nearest, 1), why.excess)

@@ -90,6 +90,11 @@ def test_goals_bound_the_proposals():
         assert p.usd_per_1m.value <= 1.6
 
 
+def test_a_goal_of_exactly_the_price_is_met():
+    advice = advise({"": spec_of("geo-b8")}, spot(US), range(2, 9), Goals(max_usd_per_h=0.72), BOOK)
+    assert max(p.peers[0].count for p in advice.proposals) == 4  # four at $0.18
+
+
 def test_contradictory_goals_are_named_with_the_nearest():
     space = ({"": spec_of("geo-b8")}, spot(US), range(2, 9))
     fast = advise(*space, Goals(min_sps=1000), BOOK)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis.planning.search import Figures, Goals, Result, combinations_of, infeasible, pareto
+from analysis.planning.search import Figures, Goals, Result, combinations_of, infeasible, meeting, pareto
 
 
 @dataclass(frozen=True)
@@ -106,6 +106,7 @@ def test_equal_to_brute_force(space: Made, low: int, more: int, goals: Goals):
     assert points(found, "usd_per_1m") == best_of(every, goals, "usd_per_1m")
     by_hour = pareto([space], sizes, Goals(), cost=lambda f: f.usd_per_h)
     assert points(by_hour, "usd_per_h") == best_of(every, Goals(), "usd_per_h")
+    assert points(meeting(by_hour, goals), "usd_per_1m") == best_of(every, goals, "usd_per_1m")
     account = found.account
     assert account.complete
     assert account.combinations == sum(combinations_of(space.kinds, n) for n in sizes)
@@ -135,6 +136,15 @@ def test_a_cut_search_says_what_it_left_out(space: Made, peers: int, limit: int)
     every = best_of(everything(space, sizes), Goals(), "usd_per_1m")
     if account.complete:
         assert points(result, "usd_per_1m") == every
+
+
+def test_a_goal_that_is_met_exactly_is_met():
+    goals = Goals(max_usd_per_h=0.72, max_usd_per_1m=1.0, min_sps=0.72e6 / 3600)
+    assert goals.met(Figures(0.72e6 / 3600 - 1e-12, 0.7200000000000001, 1.0000000000000002))
+    assert goals.excess(Figures(400.0, 0.7200000000000001, 1.5)) == {
+        "max_usd_per_h": 0.0, "min_sps": pytest.approx(-0.5), "max_usd_per_1m": 0.5,
+    }  # fmt: skip
+    assert not goals.met(Figures(200.0, 0.72001, 1.0))
 
 
 def test_several_spaces_share_one_front():
