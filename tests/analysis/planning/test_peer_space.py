@@ -34,7 +34,9 @@ USD = {"T4:1": Decimal("0.18"), "A10:1": Decimal("0.60")}
 
 
 @cache
-def space(name: str, places: tuple[str, ...] = PLACES, compression: str = "float16") -> PeerSpace:
+def space(
+    name: str, places: tuple[str, ...] = PLACES, compression: str = "float16", rented: bool = False
+) -> PeerSpace:
     spec = load_spec(name, [f"swarm.compression={compression}"], shipped=True)
     inputs, _ = inputs_of(spec)
     kinds: list[Kind] = []
@@ -44,7 +46,7 @@ def space(name: str, places: tuple[str, ...] = PLACES, compression: str = "float
             assert step is not None
             rate = step.batch_size / step.step_s
             kinds.append(Kind(place, accelerator, True, rate, step.sync_work_s, USD[accelerator]))
-    return PeerSpace(kinds, inputs, BOOK, rented=False)
+    return PeerSpace(kinds, inputs, BOOK, rented=rented)
 
 
 def spec_with(name: str, made: PeerSpace, counts: tuple[int, ...], compression: str) -> ExperimentSpec:
@@ -69,13 +71,15 @@ COUNTS = st.lists(st.integers(0, 2 * len(PLACES) - 1), min_size=2, max_size=8).m
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.sampled_from(MODELS), COUNTS, st.sampled_from(["none", "float16", "uniform8bit"]))
-def test_figures_are_those_of_the_predictor(name: str, counts: tuple[int, ...], compression: str):
-    made = space(name, compression=compression)
+@given(st.sampled_from(MODELS), COUNTS, st.sampled_from(["none", "float16", "uniform8bit"]), st.booleans())
+def test_figures_are_those_of_the_predictor(
+    name: str, counts: tuple[int, ...], compression: str, rented: bool
+):
+    made = space(name, compression=compression, rented=rented)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(prediction, "_DRAWS", 20)  # the values do not depend on the draws
         patch.setattr(prediction, "_SAMPLED", 20)
-        p = predict(spec_with(name, made, counts, compression), BOOK)
+        p = predict(spec_with(name, made, counts, compression), BOOK, rented=rented)
     found = made.figures(counts)
     assert p.sps
     assert p.epoch_s
@@ -88,9 +92,11 @@ def test_figures_are_those_of_the_predictor(name: str, counts: tuple[int, ...], 
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.sampled_from(MODELS), COUNTS, st.data())
-def test_no_completion_surpasses_its_bound(name: str, counts: tuple[int, ...], data: st.DataObject):
-    made = space(name)
+@given(st.sampled_from(MODELS), COUNTS, st.booleans(), st.data())
+def test_no_completion_surpasses_its_bound(
+    name: str, counts: tuple[int, ...], rented: bool, data: st.DataObject
+):
+    made = space(name, rented=rented)
     used = [k for k, count in enumerate(counts) if count]
     assume(len(used) > 1)
     kind = data.draw(st.integers(used[0] + 1, used[-1]))
