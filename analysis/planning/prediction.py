@@ -116,7 +116,7 @@ class Prediction:
 
 
 @dataclass(frozen=True, slots=True)
-class _Inputs:
+class Inputs:
     """What the seconds of an epoch depend on, all at nominal values."""
 
     tbs: int
@@ -142,6 +142,11 @@ def constants() -> Mapping[str, Constant]:
     }
 
 
+@cache
+def _network(name: str) -> Network:
+    return Network.load(name)
+
+
 def wait_s(peers: int) -> float:
     """Return the seconds of a round in which peers wait for each other: matchmaking's rest and stragglers."""
     rows = constants()
@@ -150,7 +155,7 @@ def wait_s(peers: int) -> float:
 
 def known_communication_s(spec: ExperimentSpec) -> float:
     """Return the communication seconds of a round without `wait_s`. Raises ValueError with why it is unknown."""
-    inputs, _ = _inputs(spec)
+    inputs, _ = inputs_of(spec)
     found = inputs.transfer()
     return found.seconds + expected_spell_s(found, inputs.path) + inputs.work_s
 
@@ -164,11 +169,11 @@ def predict(
     the result says why.
     """
     try:
-        inputs, steps = _inputs(spec)
+        inputs, steps = inputs_of(spec)
+        found = inputs.transfer()  # raises for a pair without figures
     except (ValueError, NetworkError) as error:
         return Prediction(spec.name, (str(error),))
     calc_s, plain = inputs.tbs / sum(inputs.rates_sps), spec.swarm.plain
-    found = inputs.transfer()
     spell_s, waited_s = expected_spell_s(found, inputs.path), wait_s(len(inputs.locations))
     comm_s = 0.0 if plain else found.seconds + spell_s + waited_s + inputs.work_s
     draws = _Draws(inputs, found, plain, spec.measure.epochs)
@@ -207,7 +212,11 @@ def predict(
     )
 
 
-def _inputs(spec: ExperimentSpec) -> tuple[_Inputs, list[StepTime]]:
+def inputs_of(spec: ExperimentSpec) -> tuple[Inputs, list[StepTime]]:
+    """Return the inputs of a prediction, and each peer's step time. Paths between the peers are not looked up here.
+
+    Raises ValueError or NetworkError with why the experiment cannot be predicted.
+    """
     swarm, plain = spec.swarm, spec.swarm.plain
     model = known_model(spec.model, spec.task, spec.data)
     if model is None:
@@ -249,25 +258,22 @@ def _inputs(spec: ExperimentSpec) -> tuple[_Inputs, list[StepTime]]:
         raise ValueError(
             f"emulation.network none has no figures of the network between peers; give {DEFAULT_NETWORK} or another network"
         )
-    inputs = _Inputs(
+    return Inputs(
         tbs=swarm.target_batch_size,
         rates_sps=tuple(step.batch_size / step.step_s for step in steps),
         locations=tuple(place.infra for place in first),
         gradient_bytes=method.compression.gradient_bytes(model.averaged_as, model.parameters),
-        network=Network.load(emulated_network),
+        network=_network(emulated_network),
         path=path_model(paths),
         vm=vm_model(),
         work_s=max(step.sync_work_s for step in steps),
-    )
-    if not plain:
-        inputs.transfer()  # raises for a pair without figures
-    return inputs, steps
+    ), steps
 
 
 class _Draws:
     """Simulated runs: each is the mean of its epochs, as a measurement is."""
 
-    def __init__(self, inputs: _Inputs, found: Transfer, plain: bool, epochs: int) -> None:
+    def __init__(self, inputs: Inputs, found: Transfer, plain: bool, epochs: int) -> None:
         self._inputs, self._found, self._plain, self._epochs = inputs, found, plain, epochs
         self.names = (STEPS, EPOCHS) if plain else (STEPS, EPOCHS, WINDOW, HOLD, PROCESSING, SPELLS, WAIT)
 
@@ -355,7 +361,7 @@ def _value(value: float, draws: np.ndarray) -> Value:
 
 
 def _egress(
-    spec: ExperimentSpec, inputs: _Inputs, book: PriceBook | None, rented: bool
+    spec: ExperimentSpec, inputs: Inputs, book: PriceBook | None, rented: bool
 ) -> tuple[tuple[PairEgress, ...], tuple[MissingPrice, ...]]:
     """Return each directed pair's bytes and dollars by the ledger of measurements, and the rows without a price."""
     names = [slot.name for slot in slots(spec)]
@@ -392,7 +398,7 @@ def _unpriced(book: PriceBook | None, missing: tuple[MissingPrice, ...]) -> tupl
     return tuple(f"{book.name} has no price of egress: add the row {row}" for row in rows)
 
 
-def _assumptions(inputs: _Inputs, steps: list[StepTime], draws: _Draws, seed: int) -> tuple[Assumption, ...]:
+def _assumptions(inputs: Inputs, steps: list[StepTime], draws: _Draws, seed: int) -> tuple[Assumption, ...]:
     variances: dict[str, float] = {}
     for name in draws.names:
         calc, comm = draws.run(np.random.default_rng(seed), (name,))

@@ -26,6 +26,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "plan",
         "Show what an experiment would rent, where and at what price.",
     ),
+    "advise": (
+        "advise",
+        "Search places, numbers of peers and accelerators for a goal.",
+    ),
     "check": (
         "check",
         "Check whether a run can start from this machine.",

@@ -1,0 +1,237 @@
+"""The predictor's nominal figures for many numbers of peers by place, and their bounds, without simulated runs. Pure.
+
+The formulas are those of `analysis.planning.prediction.predict` (docs/prediction.md), summed over kinds of peers instead
+of over peers, so that a combination takes tens of microseconds; a test holds both against each other. Averaging is flat
+and blocking: others are not predicted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import cached_property
+from itertools import combinations
+from typing import Literal
+
+from analysis.planning.prediction import Inputs, wait_s
+from analysis.planning.round_time import Transfer, expected_spell_s
+from analysis.planning.search import Figures
+from cloud.networks import NetworkError
+from cloud.prices.book import Ladder, PriceBook, tiered_usd
+from metrics.epochs.scaling import PACKET_PER_LOAD
+
+_SLACK = 1e-9  # bounds and figures add the same terms in another order
+_PER_1M = 1_000_000 / 3600
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A place and an accelerator that a peer may have."""
+
+    location: str  # cloud/region/zone
+    accelerators: str  # "T4:1"
+    use_spot: bool
+    rate_sps: float  # of one peer while it calculates
+    work_s: float  # the VM's own work around a round
+    usd_per_h: Decimal
+    most: int | None = None  # machines of one's own: how many there are; None: no limit
+
+
+@dataclass(frozen=True, slots=True)
+class Unfit:
+    """Two kinds that cannot train together, or whose traffic has no price."""
+
+    code: Literal["no_path", "no_egress_price"]
+    a: str
+    b: str
+    detail: str
+
+
+class PeerSpace:
+    """Combinations of kinds for one experiment. `inputs`: its inputs; the peers in them do not matter."""
+
+    def __init__(self, kinds: Sequence[Kind], inputs: Inputs, book: PriceBook, *, rented: bool) -> None:
+        self._all, self._inputs = tuple(kinds), inputs
+        k = range(len(self._all))
+        network = inputs.network
+        self._place = [network.place(kind.location) for kind in self._all]
+        self._rate = [kind.rate_sps for kind in self._all]
+        self._work = [kind.work_s for kind in self._all]
+        self._usd = [float(kind.usd_per_h) for kind in self._all]
+        self._ladders: dict[tuple[int, int], Ladder] = {}
+        self.unfit: dict[tuple[int, int], Unfit] = {}
+        for a in k:
+            for b in k:
+                src, dst = self._all[a].location, self._all[b].location
+                pair = (min(a, b), max(a, b))
+                try:
+                    network.path(src, dst)
+                except NetworkError as error:
+                    self.unfit.setdefault(pair, Unfit("no_path", src, dst, str(error)))
+                    continue
+                ladder = book.ladder(src, dst, public=rented)
+                if ladder is None:
+                    self.unfit.setdefault(pair, Unfit("no_egress_price", src, dst, book.name))
+                else:
+                    self._ladders[a, b] = ladder
+        self._lowest = {pair: _lowest_usd(ladder) for pair, ladder in self._ladders.items()}
+        self._carried: dict[tuple[int, int, int], float] = {}
+
+    @property
+    def kinds(self) -> int:
+        """Number of kinds."""
+        return len(self._all)
+
+    @property
+    def all(self) -> tuple[Kind, ...]:
+        """The kinds, by their number."""
+        return self._all
+
+    def fits(self, a: int, b: int) -> bool:
+        """Whether the network and the price book have both directions between two kinds."""
+        return (min(a, b), max(a, b)) not in self.unfit
+
+    def most(self, kind: int) -> int | None:
+        """Return how many peers of a kind there may be; None: no limit."""
+        return self._all[kind].most
+
+    def figures(self, counts: tuple[int, ...]) -> Figures:
+        """Return the nominal figures of at least two peers that fit; dollars are of VMs and egress between peers."""
+        inputs, n = self._inputs, sum(counts)
+        used = [(k, count) for k, count in enumerate(counts) if count]
+        found = self._transfer(used, n)
+        comm_s = found.seconds + expected_spell_s(found, inputs.path) + wait_s(n)
+        comm_s += max(self._work[k] for k, _ in used)
+        sps = inputs.tbs / (inputs.tbs / sum(count * self._rate[k] for k, count in used) + comm_s)
+        sent = round(2 * inputs.gradient_bytes / n * PACKET_PER_LOAD)
+        by_ladder: dict[tuple[str, ...], int] = {}
+        for a, many in used:
+            for b, others in used:
+                key = self._ladders[a, b].key if many * (others - (a == b)) else None
+                if key is not None:
+                    by_ladder[key] = by_ladder.get(key, 0) + many * (others - (a == b)) * sent
+        egress = sum(float(tiered_usd(self._by_key[key], amount)) for key, amount in by_ladder.items())
+        vms = sum(count * self._usd[k] for k, count in used)
+        per_1m = vms / sps * _PER_1M + egress / inputs.tbs * 1e6
+        return Figures(sps, per_1m * sps / _PER_1M, per_1m)
+
+    def bound(self, counts: tuple[int, ...], kind: int, peers: int) -> Figures | None:
+        """Return an optimistic bound: the fastest and cheapest kinds that fit, the slowest path so far, no slow spells.
+
+        Samples/s are at most those with every further peer at the highest local rate, and a transfer as slow as the
+        slowest pair that is certain. $/h are at least the VMs'. $/1M are VMs' dollars / samples/s, whose parts for
+        calculation and for communication are bounded apart, and the egress that is certain at the lowest price.
+        """
+        inputs, left = self._inputs, peers - sum(counts)
+        used = [(k, count) for k, count in enumerate(counts) if count]
+        rest = [j for j in range(kind, self.kinds) if all(self.fits(k, j) for k, _ in used)]
+        if left > 1:
+            rest = [j for j in rest if self.fits(j, j) or any(i != j and self.fits(i, j) for i in rest)]
+        if not rest:
+            return None
+        streams = peers - 1
+        pairs = [self._both(a, b, streams) for a, b in combinations([k for k, _ in used], 2)] + [
+            self._both(k, k, streams) for k, count in used if count > 1
+        ]
+        # At least one of the rest takes part: at best the one whose slowest path is the fastest.
+        pairs.append(max(min(self._both(k, j, streams) for k, _ in used) for j in rest))
+        bits = 2 * inputs.gradient_bytes / peers * 8
+        transfer_s = max(bits / min(pairs), bits * PACKET_PER_LOAD * (peers - 1) / inputs.vm.processing_bps)
+        comm_s = transfer_s + wait_s(peers) + max(self._work[k] for k, _ in used)
+        rate = sum(count * self._rate[k] for k, count in used)
+        sps = inputs.tbs / (inputs.tbs / (rate + left * max(self._rate[j] for j in rest)) + comm_s)
+        usd = sum(count * self._usd[k] for k, count in used)
+        vms = usd + left * min(self._usd[j] for j in rest)
+        # Dollars per sample calculated: a ratio of sums is lowest if all further peers are of one kind.
+        ratio = min((usd + left * self._usd[j]) / (rate + left * self._rate[j]) for j in rest)
+        low = self._lowest
+        certain = sum(
+            many * (others - (a == b)) * low[a, b]
+            for a, many in used
+            for b, others in used
+            if a != b or many > 1
+        )
+        certain += left * min(sum(count * (low[k, j] + low[j, k]) for k, count in used) for j in rest)
+        sent = max(0, round(2 * inputs.gradient_bytes / peers * PACKET_PER_LOAD))
+        per_1m = (ratio + vms * comm_s / inputs.tbs) * _PER_1M + certain * sent / inputs.tbs * 1e6
+        return Figures(sps * (1 + _SLACK), vms * (1 - _SLACK), per_1m * (1 - _SLACK))
+
+    def equal_places(self) -> dict[str, str]:
+        """Return places that change no figure in place of an earlier one: they cannot train together, all else is equal."""
+        of: dict[str, list[int]] = {}
+        for k, kind in enumerate(self._all):
+            of.setdefault(kind.location, []).append(k)
+        found: dict[str, str] = {}
+        for b in of:
+            for a in (place for place in of if place not in found):
+                if a == b:
+                    break
+                if self._same(a, b, of):
+                    found[b] = a
+                    break
+        return found
+
+    def _same(self, a: str, b: str, of: Mapping[str, list[int]]) -> bool:
+        def offers(place: str) -> list[tuple[object, ...]]:
+            kinds = (self._all[k] for k in of[place])
+            return sorted((kind.accelerators, kind.usd_per_h, kind.rate_sps) for kind in kinds)
+
+        one, other = of[a][0], of[b][0]
+        if self._place[one] != self._place[other] or self.fits(one, other) or offers(a) != offers(b):
+            return False
+        for third in (kinds[0] for place, kinds in of.items() if place not in (a, b)):
+            if self.fits(one, third) != self.fits(other, third):
+                return False
+            if self.fits(one, third) and self._both_tiers(one, third) != self._both_tiers(other, third):
+                return False
+        if self.fits(one, one) != self.fits(other, other):
+            return False
+        return not self.fits(one, one) or self._tiers(one, one) == self._tiers(other, other)
+
+    def _both_tiers(self, a: int, b: int) -> tuple[object, ...]:
+        return self._tiers(a, b), self._tiers(b, a)
+
+    def _tiers(self, a: int, b: int) -> tuple[object, ...]:
+        """Everything about a ladder that dollars depend on; which pairs share it matters if it has several tiers."""
+        ladder = self._ladders[a, b]
+        shared = ladder.key if len(ladder.tiers) > 1 else None
+        return shared, ladder.unit_bytes, tuple((tier.tier_start, tier.usd) for tier in ladder.tiers)
+
+    @cached_property
+    def _by_key(self) -> Mapping[tuple[str, ...], Ladder]:
+        return {ladder.key: ladder for ladder in self._ladders.values()}
+
+    def _rate_bps(self, a: int, b: int, streams: int) -> float:
+        key = (a, b, streams)
+        if key not in self._carried:
+            inputs = self._inputs
+            self._carried[key] = inputs.path.carried_bps(
+                inputs.network, self._all[a].location, self._all[b].location, streams
+            )
+        return self._carried[key]
+
+    def _both(self, a: int, b: int, streams: int) -> float:
+        return min(self._rate_bps(a, b, streams), self._rate_bps(b, a, streams))
+
+    def _transfer(self, used: Sequence[tuple[int, int]], n: int) -> Transfer:
+        """As `analysis.planning.round_time.transfer`, with pairs counted instead of listed."""
+        inputs, path = self._inputs, self._inputs.path
+        pairs = {(a, b): x * y for (a, x), (b, y) in combinations(used, 2)}
+        pairs |= {(k, k): count * (count - 1) // 2 for k, count in used if count > 1}
+        rates = {pair: self._both(*pair, n - 1) for pair in pairs}
+        bits = 2 * inputs.gradient_bytes / n * 8
+        path_s = bits / min(rates.values())
+        seconds = max(path_s, bits * PACKET_PER_LOAD * (n - 1) / inputs.vm.processing_bps)
+        spells: dict[float, int] = {}
+        for (a, b), rate in rates.items():
+            if self._place[a] != self._place[b] and path.spell_rate_per_s and seconds:
+                progress = path.spell_factor * rate / (bits / seconds)
+                if progress < 1:
+                    spells[progress] = spells.get(progress, 0) + pairs[a, b]
+        return Transfer(seconds, "path", "", spells)
+
+
+def _lowest_usd(ladder: Ladder) -> float:
+    """Dollars of a byte at the lowest of a ladder's tiers."""
+    return float(min(tier.usd for tier in ladder.tiers)) / ladder.unit_bytes
