@@ -19,6 +19,7 @@ from metrics.events.bad_samples import bad_samples_of
 from metrics.events.evaluation import Evaluation, best_of, held_out, heldout_given, names_of
 from metrics.figures import FIGURES, SUMMARY
 from metrics.paper.comparison import compare
+from metrics.predicted import pairs
 from metrics.records import VmEnd
 from metrics.run import Records, RunNumbers
 from metrics.stats import Estimate
@@ -108,6 +109,7 @@ def summarise(store: Records | RunNumbers) -> dict[str, Any]:
         "published": compare(
             meta.published, run.study, run.matrix, [row.vm for row in run.vms], run.epoch_mean()
         ),
+        "predicted": pairs(run),
         "agreement": _agreement(run),
         "raw": _raw(run),
         "warnings": sentences(run),

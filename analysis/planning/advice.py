@@ -15,6 +15,7 @@ from typing import Literal
 
 from analysis.compare.paper import ONE_CLOCK, PAPER_BASIS, references
 from analysis.planning.peer_space import Kind, PeerSpace, Unfit
+from analysis.planning.predicted_cost import cost_of
 from analysis.planning.prediction import Bottleneck, Inputs, Prediction, Value, inputs_of, predict
 from analysis.planning.search import (
     LIMIT,
@@ -233,22 +234,20 @@ def advise(
 
 def usd_of(spec: ExperimentSpec, p: Prediction, book: PriceBook) -> tuple[Value, Value]:
     """Return $/h and $/10^6 samples of VMs and egress between peers. Raises ValueError if a price is unknown."""
-    assert p.sps is not None
-    assert p.epoch_s is not None
-    vms = 0.0
+    vms = Decimal(0)
     for group in spec.peers:
         one = group.alternatives[0]
         price = book.vm(one.infra, one.accelerators, one.use_spot)
         if price is None:
             raise ValueError(f"{book.name} has no price of {one.accelerators} in {one.infra}")
-        vms += group.count * float(price.usd)
+        vms += group.count * price.usd
     if p.egress_usd_per_epoch is None:
         raise ValueError("; ".join(p.unknown))
-    egress, tbs = float(p.egress_usd_per_epoch), spec.swarm.target_batch_size
-    epoch, sps = p.epoch_s, p.sps
-    per_h = [vms + egress * 3600 / s for s in (epoch.value, epoch.high, epoch.low)]
-    per_1m = [vms / 3600 / s * 1e6 + egress / tbs * 1e6 for s in (sps.value, sps.high, sps.low)]
-    return Value(*per_h), Value(*per_1m)
+    tbs = spec.swarm.target_batch_size
+    cost = cost_of(p, tbs, tbs, vms)
+    assert cost.usd_per_h is not None
+    assert cost.usd_per_1m_samples is not None
+    return cost.usd_per_h, cost.usd_per_1m_samples
 
 
 def why(proposal: Proposal) -> str:

@@ -11,6 +11,8 @@ from typing import Any
 from analysis.planning.budget import PlannedBudget, as_text, limits_of, planned_budget
 from analysis.planning.checkpoints import PlannedCheckpoints, planned_checkpoints
 from analysis.planning.ends import goal_notes, kept_notes
+from analysis.planning.predicted_cost import PredictedCost, cost_of
+from analysis.planning.prediction import Prediction, as_json, predict
 from analysis.planning.price_ages import OldPrice, old_prices, warnings_of
 from analysis.planning.reserve import missing_traffic, traffic_prices, unpriced_traffic
 from analysis.planning.unused_prices import unused_rows
@@ -21,7 +23,7 @@ from cloud.targets import TARGETS
 from experiments.averaging.records import region_of
 from experiments.emulation.accelerators import REAL
 from experiments.emulation.scales import EmulationPlan
-from experiments.schema.models import ExperimentSpec, Task
+from experiments.schema.models import ExperimentSpec, Resources, Task
 from experiments.schema.slots import Slot, slots
 from experiments.schema.trained_model import known_model
 
@@ -137,6 +139,8 @@ class Plan:
     missing_prices: tuple[MissingPrice, ...]  # rows without which a sum is unknown
     old_prices: tuple[OldPrice, ...]
     warnings: tuple[str, ...]
+    prediction: Prediction  # of epochs at full scale; unknown figures are None, with the reason
+    predicted_cost: PredictedCost
     checkpoints: PlannedCheckpoints | None = None  # None: the experiment stores none
     network_tuning: str = "default"
     task: Mapping[str, Any] | None = None  # None: a model of models.csv
@@ -144,7 +148,7 @@ class Plan:
     def as_dict(self) -> dict[str, Any]:
         """Return plain JSON types, with dollars as strings and unknown as None.
 
-        `prediction` is reserved for predicted throughput, granularity and $/1M samples and is always None for now.
+        `prediction`: the figures of `analysis.planning.prediction.as_json` and `predicted_cost.PredictedCost`.
         `ceilings`: dollars per hour above which a VM is not kept, by `place_key`.
         """
         shrunk = self.emulation
@@ -182,7 +186,7 @@ class Plan:
             "raw_duration_s": self.raw_duration_s,
             "vm_usd": as_text(self.vm_usd),
             "checkpoints": None if self.checkpoints is None else self.checkpoints.as_dict(),
-            "prediction": None,
+            "prediction": {**as_json(self.prediction), **self.predicted_cost.as_json()},
             "warnings": list(self.warnings),
             "notes": list(self.notes),
         }
@@ -255,8 +259,7 @@ def plan_of(
 
     rented = TARGETS[on].rents
     peers = tuple(_peer(slot, asked, price_tolerance if rented else None) for slot in slots(spec))
-    unpredicted = "throughput and $/1M samples are not predicted in this release"
-    notes = [unpredicted, *notes, *remarks]
+    notes = [*notes, *remarks]
     usd_per_h = _sum(peer.first.expected_usd_per_h for peer in peers)
     unknown = sorted(
         {(p.location, p.accelerator, p.price_source) for s in peers for p in s.places if p.usd_per_h is None}
@@ -292,6 +295,8 @@ def plan_of(
     epochs = warmup_end - start_epoch + measured
     expected, raw = (emulation.study_epoch_s, emulation.epoch_s) if emulation else (None, None)
     duration_s = None if expected is None else expected * epochs
+    prediction = predict(spec, book, rented=rented, places=_first_places(spec, peers))
+    tbs, vms = spec.swarm.target_batch_size, _sum(peer.first.usd_per_h for peer in peers)
     vm_usd = None
     if usd_per_h is not None and duration_s is not None:
         vm_usd = (usd_per_h * Decimal(repr(duration_s)) / _HOUR_S).quantize(_CENT)
@@ -321,6 +326,8 @@ def plan_of(
         missing_prices=(*_unpriced(book, peers), *missing_traffic(spec, book, rented=rented)),
         old_prices=old,
         warnings=tuple(warnings_of(old, spec.prices, price_tolerance, rented=rented)),
+        prediction=prediction,
+        predicted_cost=cost_of(prediction, tbs, tbs * epochs, vms),
         checkpoints=planned_checkpoints(spec, book, duration_s, start_epoch),
         network_tuning=spec.network_tuning,
         task=None if spec.task is None else _task(spec, spec.task, emulation),
@@ -401,6 +408,20 @@ def _peer(slot: Slot, quote: Quoter, tolerance: Decimal | None) -> PlannedPeer:
     if slot.replace.policy == "cheapest_place":
         places.sort(key=lambda place: (place.usd_per_h is None, place.usd_per_h or 0))  # as the core does
     return PlannedPeer(slot.name, tuple(places), slot.replace.policy)
+
+
+def _first_places(spec: ExperimentSpec, peers: tuple[PlannedPeer, ...]) -> list[Resources]:
+    """Return the place of each slot's first VM, in the order of the slots."""
+    first = {peer.slot: peer.first for peer in peers}
+    return [
+        next(
+            requested
+            for requested in slot.places
+            if (requested.infra, requested.accelerators, requested.use_spot)
+            == (first[slot.name].location, first[slot.name].accelerator, first[slot.name].use_spot)
+        )
+        for slot in slots(spec)
+    ]
 
 
 def _most(amounts: Iterable[Decimal | None]) -> Decimal | None:

@@ -6,7 +6,7 @@ docs/prediction.md has the formulas. Constants: `predictor_constants.csv` and th
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import cache
@@ -33,7 +33,7 @@ from cloud.prices.missing import MissingPrice, missing_egress
 from experiments.averaging.flat import FLAT
 from experiments.averaging.overlap import BLOCKING
 from experiments.catalog import StepTime, step_time
-from experiments.schema.models import ExperimentSpec
+from experiments.schema.models import ExperimentSpec, Resources
 from experiments.schema.slots import slots
 from experiments.schema.trained_model import known_model
 from metrics.cost.ledger import Terms, egress_lines
@@ -42,9 +42,11 @@ from metrics.traffic import Traffic
 
 DEFAULT_NETWORK, DEFAULT_PATH_MODEL = "study-2023-04", "study"
 _DRAWS = 2000
+_DIGITS = 5  # of numbers in JSON
 _NORMAL_90 = 1.645  # standard deviations from the mean to the 95 % quantile
 
 WINDOW, HOLD, PROCESSING = "TCP window", "hold of further streams", "processing of a VM"
+CHECKPOINTS = "checkpoints"
 STEPS, EPOCHS, SPELLS, WAIT = "step time", "step time by epoch", "slow spells", "waiting for peers"
 
 
@@ -161,15 +163,20 @@ def known_communication_s(spec: ExperimentSpec) -> float:
 
 
 def predict(
-    spec: ExperimentSpec, book: PriceBook | None = None, *, rented: bool = False, seed: int = 0
+    spec: ExperimentSpec,
+    book: PriceBook | None = None,
+    *,
+    rented: bool = False,
+    places: Sequence[Resources] | None = None,
+    seed: int = 0,
 ) -> Prediction:
-    """Predict an experiment, each slot at its first place. `rented`: peers have public addresses.
+    """Predict an experiment. `rented`: peers have public addresses. `places`: see `inputs_of`.
 
     Intervals come from `_DRAWS` simulated runs with `seed`. Never raises for an experiment that cannot be predicted:
     the result says why.
     """
     try:
-        inputs, steps = inputs_of(spec)
+        inputs, steps = inputs_of(spec, places)
         found = inputs.transfer()  # raises for a pair without figures
     except (ValueError, NetworkError) as error:
         return Prediction(spec.name, (str(error),))
@@ -207,13 +214,17 @@ def predict(
         egress_usd_per_epoch=None if None in usd else sum((u for u in usd if u is not None), Decimal(0)),
         missing_prices=missing,
         bottleneck=Bottleneck(kind, where, parts[kind] / (calc_s + comm_s)),
-        assumptions=_assumptions(inputs, steps, draws, seed),
+        assumptions=_assumptions(spec, inputs, steps, draws, seed),
         unknown=_unpriced(book, missing) if egress else (),
     )
 
 
-def inputs_of(spec: ExperimentSpec) -> tuple[Inputs, list[StepTime]]:
+def inputs_of(
+    spec: ExperimentSpec, places: Sequence[Resources] | None = None
+) -> tuple[Inputs, list[StepTime]]:
     """Return the inputs of a prediction, and each peer's step time. Paths between the peers are not looked up here.
+
+    `places`: of the slots' VMs, by slot; None: each slot's first one.
 
     Raises ValueError or NetworkError with why the experiment cannot be predicted.
     """
@@ -232,9 +243,7 @@ def inputs_of(spec: ExperimentSpec) -> tuple[Inputs, list[StepTime]]:
         )
     if spec.network_tuning != "default":
         raise ValueError(f"network_tuning {spec.network_tuning} is not predicted yet, only default")
-    if spec.checkpoint is not None:
-        raise ValueError("checkpoints are not predicted yet; leave out checkpoint")
-    first = [slot.places[0] for slot in slots(spec)]
+    first = [slot.places[0] for slot in slots(spec)] if places is None else list(places)
     if len(first) < 2 and not plain:
         raise ValueError("a swarm of one peer has no averaging round; use swarm.plain, or two peers")
     steps: list[StepTime] = []
@@ -317,13 +326,18 @@ class _Draws:
         window = drawn(WINDOW, inputs.path.window_bytes, paths.get("window_bytes"))
         hold = drawn(HOLD, inputs.path.hold_s, paths.get("hold_s"))
         processing = drawn(PROCESSING, inputs.vm.processing_bps, vms.get("processing_bps"))
-        groups = _two_of_each(inputs.locations)
-        n = len(inputs.locations)
+        n, network = len(inputs.locations), inputs.network
+        # Two of each place have the same slowest pair as all of them; a VM still has n - 1 streams.
+        paths_between = {
+            (network.path(a, b), network.place(a) == network.place(b))
+            for a, b in permutations(_two_of_each(inputs.locations), 2)
+        }
         seconds = []
         for w, h, p in zip(window, hold, processing, strict=True):
             model = replace(inputs.path, window_bytes=float(w), hold_s=float(h))
-            # Two of each place have the same slowest pair as all of them; a VM still has n - 1 streams.
-            slowest = min(model.carried_bps(inputs.network, a, b, n - 1) for a, b in permutations(groups, 2))
+            slowest = min(
+                path.stream_bps if inside else model.stream_bps(path, n - 1) for path, inside in paths_between
+            )
             bits = 2 * inputs.gradient_bytes / n * 8
             seconds.append(max(bits / slowest, bits * PACKET_PER_LOAD * (n - 1) / float(p)))
         return np.resize(np.array(seconds), _DRAWS)
@@ -398,7 +412,9 @@ def _unpriced(book: PriceBook | None, missing: tuple[MissingPrice, ...]) -> tupl
     return tuple(f"{book.name} has no price of egress: add the row {row}" for row in rows)
 
 
-def _assumptions(inputs: Inputs, steps: list[StepTime], draws: _Draws, seed: int) -> tuple[Assumption, ...]:
+def _assumptions(
+    spec: ExperimentSpec, inputs: Inputs, steps: list[StepTime], draws: _Draws, seed: int
+) -> tuple[Assumption, ...]:
     variances: dict[str, float] = {}
     for name in draws.names:
         calc, comm = draws.run(np.random.default_rng(seed), (name,))
@@ -421,24 +437,39 @@ def _assumptions(inputs: Inputs, steps: list[StepTime], draws: _Draws, seed: int
     found = [
         Assumption(name, *known[name](), variances[name] / total if total else None) for name in draws.names
     ]
+    if spec.checkpoint is not None:
+        found.append(
+            Assumption(CHECKPOINTS, "no slow-down", "written in the background (docs/checkpoints.md)", None)
+        )
     found.append(Assumption("preemptions", "none", "not predicted: no history of the place is used", None))
     return tuple(found)
 
 
+def rounded(v: Value | None) -> dict[str, float] | None:
+    """Return a value and its interval in JSON types, with as many digits as no machine calculates differently."""
+    if v is None:
+        return None
+    return {"value": _digits(v.value), "low": _digits(v.low), "high": _digits(v.high)}
+
+
+def _digits(number: float) -> float:
+    return float(f"{number:.{_DIGITS}g}")
+
+
+def _few(number: float | None) -> float | None:
+    return None if number is None else _digits(number)
+
+
 def as_json(prediction: Prediction) -> dict[str, Any]:
-    """Return plain JSON types; dollars are strings, unknown is None."""
-
-    def value(v: Value | None) -> dict[str, float] | None:
-        return None if v is None else {"value": v.value, "low": v.low, "high": v.high}
-
+    """Return plain JSON types; dollars are strings, unknown is None, other numbers have `_DIGITS` digits."""
     p = prediction
     return {
-        **{k: value(getattr(p, k)) for k in ("sps", "granularity", "calc_s", "comm_s", "epoch_s")},
-        "hivemind_share": p.hivemind_share,
+        **{k: rounded(getattr(p, k)) for k in ("sps", "granularity", "calc_s", "comm_s", "epoch_s")},
+        "hivemind_share": _few(p.hivemind_share),
         "egress": None
         if p.egress is None
         else [
-            {"src": e.src, "dst": e.dst, "bytes_per_epoch": e.bytes_per_epoch,
+            {"src": e.src, "dst": e.dst, "bytes_per_epoch": round(e.bytes_per_epoch),
              "usd_per_epoch": None if e.usd_per_epoch is None else str(e.usd_per_epoch)}
             for e in p.egress
         ],
@@ -446,9 +477,15 @@ def as_json(prediction: Prediction) -> dict[str, Any]:
         "missing_prices": [row.as_dict() for row in p.missing_prices],
         "bottleneck": None
         if p.bottleneck is None
-        else {"kind": p.bottleneck.kind, "where": p.bottleneck.where, "share": p.bottleneck.share},
+        else {"kind": p.bottleneck.kind, "where": p.bottleneck.where, "share": _few(p.bottleneck.share)},
         "assumptions": [
-            {"name": a.name, "value": a.value, "source": a.source, "share": a.share} for a in p.assumptions
+            {
+                "name": a.name,
+                "value": a.value,
+                "source": a.source,
+                "share": None if a.share is None else round(a.share, 4),
+            }
+            for a in p.assumptions
         ],
         "unknown": list(p.unknown),
     }  # fmt: skip

@@ -95,6 +95,15 @@ def _page(
                 table(shown, "The paper's figures and this run's", text=["what"]),
             )
         )
+    if predicted := content.predicted_rows(summary):
+        sections.append(
+            Section(
+                "Predicted before the run",
+                "What the plan said of the epochs, at full scale, and what was measured. Dollars are those of VMs and of "
+                "egress between peers; the prediction assumes no preemptions.",
+                html=table(predicted, "Predicted and measured figures", text=["what"]),
+            )
+        )
     if vms:
         sections.append(
             files.section(

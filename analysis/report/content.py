@@ -646,6 +646,24 @@ def comparison_rows(summary: Summary) -> list[dict[str, Any]]:
     return rows
 
 
+def predicted_rows(summary: Summary) -> list[dict[str, str]]:
+    """Return what was predicted before the run and what was measured, formatted for a table; [] if nothing was."""
+    rows: list[dict[str, str]] = []
+    for pair in summary["predicted"]:
+        figure, value = FIGURES[pair["figure"]], pair["predicted"]
+        rows.append(
+            {
+                "what": figure.words,
+                "predicted": number(value["value"]),
+                "90 % interval": f"{number(value['low'])} to {number(value['high'])}",
+                "measured": number(pair["measured"]),
+                "error": "unknown" if pair["error"] is None else f"{pair['error']:+.1%}",
+                "inside": {None: "unknown", True: "yes", False: "no"}[pair["inside"]],
+            }
+        )
+    return rows
+
+
 def _estimate_card(figure: Figure, estimate: Mapping[str, Any] | None, summary: Summary) -> Card:
     name = figure.name.capitalize()
     if estimate is None:

@@ -122,6 +122,41 @@ def _store(tmp_path: Path, meta=None, records=None) -> RunStore:
     return store
 
 
+def _value(value: float, low: float, high: float) -> dict[str, float]:
+    return {"value": value, "low": low, "high": high}
+
+
+def test_what_the_plan_predicted_is_beside_what_was_measured(tmp_path):
+    predicted = {
+        "sps": _value(70.0, 60.0, 80.0), "comm_s": _value(20.0, 19.0, 21.0), "calc_s": None,
+        "usd_per_1m_samples": _value(1.0, 0.9, 1.1),
+    }  # fmt: skip
+    with _store(tmp_path, {**_meta(), "plan": {"prediction": predicted}}) as store:
+        found = summarise(store)
+    rows = {row["figure"]: row for row in found["predicted"]}
+    assert list(rows) == ["sps", "comm_s", "usd_per_1m"]  # what was not predicted is left out
+    measured = 32768 / (14.4 * 32 + 18.1)
+    assert rows["sps"]["measured"] == pytest.approx(measured)
+    assert rows["sps"]["error"] == pytest.approx(70.0 / measured - 1)
+    assert rows["sps"]["inside"] is True
+    assert (rows["comm_s"]["inside"], rows["comm_s"]["predicted"]) == (False, predicted["comm_s"])
+    line = next(line for line in summary_lines(found, None) if line.strip().startswith("predicted"))
+    assert "communication 20 [19, 21] (+10.5%, measured outside)" in line
+
+
+def test_a_figure_without_a_measurement_is_unknown_beside_its_prediction(tmp_path):
+    plan = {"prediction": {"sps": _value(70.0, 60.0, 80.0)}}
+    with _store(tmp_path, {**_meta(), "plan": plan}, {**_records(), "epochs": []}) as store:
+        (row,) = summarise(store)["predicted"]
+    assert (row["measured"], row["error"], row["inside"]) == (None, None, None)
+
+
+@pytest.mark.parametrize("plan", [None, {}, {"prediction": None}])
+def test_a_run_without_a_prediction_has_no_rows(tmp_path, plan):
+    with _store(tmp_path, {**_meta(), "plan": plan}) as store:
+        assert summarise(store)["predicted"] == []
+
+
 def test_run_of_the_paper_s_transatlantic_experiment(tmp_path):
     with _store(tmp_path) as store:
         found = summarise(store)

@@ -77,7 +77,8 @@ def _plan(
 
     The first line says whether it can be launched; every obstacle follows. Then come the slots (one VM each, a peer
     of the experiment) with their places in order of preference, each price with its source, the dollars an hour of
-    VMs and traffic, and the budget. With -o FILE.json the plan is saved, and `orch launch --plan FILE.json` launches
+    VMs and traffic, the budget, and the predicted samples/s, granularity and dollars per 1M samples with their 90 %
+    intervals (docs/prediction.md). With -o FILE.json the plan is saved, and `orch launch --plan FILE.json` launches
     exactly that plan.
 
     Works from files only, except with --from, which looks the checkpoint up in the store as the launch does: no network,
@@ -94,7 +95,11 @@ def _plan(
       [{"slot", "replace", "places": [{"location", "instance", "accelerator", "use_spot", "usd_per_h",
       "ceiling_usd_per_h", "price_source"}], and the keys of the first place}], "usd_per_h", "dearest_usd_per_h",
       "ceilings", "budget_usd", "duration_s", "vm_usd", "checkpoints": null or {"writer",
-      "location", "bytes", "count", "usd", "restore_usd", "kept_usd"}, "prediction": null, "notes", "experiment_document",
+      "location", "bytes", "count", "usd", "restore_usd", "kept_usd"}, "prediction":
+      {"sps": {"value", "low", "high"}, "granularity", "calc_s", "comm_s", "epoch_s", "usd_per_h", "usd_per_1m_samples",
+      "time_to_samples_s", "usd_to_samples" (all with 90 % intervals, null: unknown), "samples", "egress": [{"src", "dst",
+      "bytes_per_epoch", "usd_per_epoch"}], "bottleneck": {"kind", "where", "share"}, "assumptions": [{"name", "value",
+      "source", "share"}], "unknown": [why]}, "notes", "experiment_document",
       "experiment_sha256", "plan_sha256", ...}; docs/plan.md describes all keys
     """
     from experiments.parse.load import load

@@ -9,6 +9,7 @@ from typing import Any
 from cloud.targets import TARGETS
 from experiments.emulation.bytes_scale import WARNING
 from metrics.readable import usd
+from orchestrator.cli.render.prediction import prediction_words
 from orchestrator.cli.render.words import duration, number
 from orchestrator.study.eta import OVERHEAD_S
 
@@ -65,6 +66,8 @@ def study_plan_lines(document: Mapping[str, Any]) -> list[str]:
             scales = run["scales"]
             parts.insert(0, f"{_about(run['raw_duration_s'])} of epochs here")
             parts.append(f"bytes 1/{number(scales['bytes'])}, samples 1/{number(scales['samples'])}")
+        if predicted := prediction_words(run.get("prediction")):
+            parts.append(predicted)
         lines.append(f"  {run['run']:<{width}}  {vms}  {', '.join(parts)}")
     money = f"VMs {usd(document['vm_usd'])}, {_traffic(document['egress_usd'])}"
     together = f"{_about(document['raw_duration_s'])}, including startup and teardown"

@@ -19,6 +19,7 @@ from metrics.host_load import describe_host
 from metrics.learning_curve import target_words
 from metrics.readable import size, usd
 from orchestrator.cli.render.output import Format, rows_text
+from orchestrator.cli.render.prediction import measured_rows, prediction_lines
 from orchestrator.cli.render.words import (
     counted,
     duration,
@@ -122,6 +123,7 @@ def plan_lines(plan: Mapping[str, Any]) -> list[str]:
     lines.append(f"  {_budget_words(plan['budget'])}")
     lines.append(f"  {_limit_words(plan['limits'])}")
     lines.append(f"  expected duration: {_duration_words(plan)}")
+    lines += prediction_lines(plan)
     lines.extend(f"  warning: {warning}" for warning in plan.get("warnings", ()))
     lines.extend(f"  note: {note}" for note in plan["notes"])
     return lines
@@ -172,6 +174,7 @@ def summary_lines(summary: Mapping[str, Any], report: str | None) -> list[str]:
     if start := summary.get("start_from"):
         rows.append(("started from", f"{start['prefix']}/{start['name']} (epoch {start['epoch']})"))
     rows += _spot_rows(summary)
+    rows += measured_rows(summary.get("predicted") or ())
     published = summary.get("published")
     if published:
         rows.append(("the paper", _published_words(published)))

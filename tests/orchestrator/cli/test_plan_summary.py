@@ -8,6 +8,7 @@ from analysis.planning.plan import plan_of
 from cloud.prices.book import load as load_book
 from experiments.emulation.scales import resolve_emulation
 from experiments.parse.load import load
+from orchestrator.cli.render.prediction import prediction_lines, prediction_words
 from orchestrator.cli.render.summary import _checkpoint_line, plan_lines
 
 BOOK = load_book("study-2023-04")
@@ -22,8 +23,49 @@ def test_prices_add_up_and_the_duration_follows_from_the_epochs():
     assert plan.raw_duration_s == 3 * emulation.epoch_s
     # by hand: three epochs at the study's scale at $1.44/h, to the cent
     assert plan.vm_usd == round(Decimal("1.44") * Decimal(3 * emulation.study_epoch_s) / 3600, 2)
-    assert plan.as_dict()["prediction"] is None
-    assert any("not predicted" in note for note in plan.notes)
+
+
+def test_prediction_is_shown_with_its_interval_and_its_meaning():
+    spec = load("geo-c8", ["measure.warmup_epochs=1", "measure.epochs=2"])
+    plan = plan_of(spec, BOOK, resolve_emulation(spec, 2)).as_dict()
+    rate, dollars, parts = prediction_lines(plan)
+    # by hand: granularity 5.569 -> (5.569 + 1) / (5.569 / 2 + 1) = 1.736
+    assert rate.startswith(
+        "  predicted of the real VMs, not of this machine: 241 [231, 248] samples/s; granularity 5.57"
+    )
+    assert rate.endswith("twice the peers would give 1.74 times the samples/s")
+    assert " per 1M samples, " in dollars
+    assert dollars.endswith(" for 98,304 samples")
+    assert "most of an epoch: calculation" in parts
+    assert "from slow spells" in parts
+    assert all(line in plan_lines(plan) for line in (rate, dollars, parts))
+
+
+def test_what_limits_the_exchange_is_named():
+    spec = load("geo-c8-nlp")
+    parts = prediction_lines(plan_of(spec, BOOK, resolve_emulation(spec, 2)).as_dict())[-1]
+    assert "the exchange between gcp/australia-southeast1 and gcp/europe-west1" in parts
+
+
+def test_unknown_prediction_says_why():
+    spec = load("geo-b2", ["swarm.overlap=delayed"])
+    plan = plan_of(spec, BOOK, resolve_emulation(spec, 2)).as_dict()
+    assert prediction_lines(plan) == [
+        "  not predicted: swarm.overlap delayed is not predicted yet, only none"
+    ]
+    assert prediction_words(plan["prediction"]) == "not predicted"
+
+
+def test_prediction_without_a_price_says_which_row_is_missing():
+    spec = load("geo-b2")
+    empty = type(BOOK).from_text(BOOK.text.splitlines()[0] + "\n", "empty.csv")
+    lines = prediction_lines(plan_of(spec, empty, resolve_emulation(spec, 2)).as_dict())
+    assert "$/1M samples unknown: empty.csv has no price of egress" in lines[1]
+
+
+def test_plan_of_an_older_version_has_no_prediction():
+    assert prediction_lines({"prediction": None, "emulated": False, "on": "local"}) == []
+    assert prediction_words(None) == ""
 
 
 def test_vms_for_less_than_a_cent_are_not_free():

@@ -1,0 +1,48 @@
+"""What a run's plan predicted, beside what was measured. Pure.
+
+A prediction is made before the run and stored with its plan (`orch plan -o json`, key `prediction`), so a newer predictor
+never changes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from metrics.figures import FIGURES
+from metrics.run import RunNumbers
+
+_FIGURE_OF = {
+    "sps": "sps",
+    "granularity": "granularity_of_means",
+    "calc_s": "calc_s",
+    "comm_s": "comm_s",
+    "epoch_s": "epoch_s",
+    "usd_per_1m_samples": "usd_per_1m",
+}
+"""Keys of a prediction, and the measured figure of the same definition (dollars: VMs and egress)."""
+
+
+def pairs(run: RunNumbers) -> list[dict[str, Any]]:
+    """Return a row for each figure that was predicted; [] if nothing was, as for imported runs.
+
+    Keys: `figure` (metrics.figures), `predicted` (value, low, high: its 90 % interval), `measured` and `error`
+    (predicted / measured - 1) and `inside` (whether the interval holds the measured value). None: not measured.
+    """
+    prediction: Mapping[str, Any] = (run.meta.plan or {}).get("prediction") or {}
+    found: list[dict[str, Any]] = []
+    for key, figure in _FIGURE_OF.items():
+        value: Mapping[str, float] | None = prediction.get(key)
+        if value is None:
+            continue
+        measured = FIGURES[figure].value(run)
+        found.append(
+            {
+                "figure": figure,
+                "predicted": {name: value[name] for name in ("value", "low", "high")},
+                "measured": measured,
+                "error": value["value"] / measured - 1 if measured else None,
+                "inside": None if measured is None else value["low"] <= measured <= value["high"],
+            }
+        )
+    return found

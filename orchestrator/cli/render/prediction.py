@@ -1,0 +1,93 @@
+"""A plan's prediction, and predicted figures beside measured ones, as text. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from cloud.targets import TARGETS
+from metrics.figures import FIGURES
+from metrics.readable import duration, number, usd
+from orchestrator.cli.render.words import place
+
+_PARTS = {
+    "calculation": "calculation",
+    "path": "the exchange between {where}",
+    "vm": "the exchange, as fast as a VM processes it",
+    "waiting": "peers waiting for each other",
+    "work": "each VM's own work around a round",
+}
+
+
+def prediction_lines(plan: Mapping[str, Any]) -> list[str]:
+    """Format the prediction of a plan. A plan of an older version of orch has none."""
+    p = plan.get("prediction")
+    if p is None:
+        return []
+    if p["sps"] is None:
+        return [f"  not predicted: {'; '.join(p['unknown'])}"]
+    here = plan["emulated"] and not TARGETS[plan["on"]].rents
+    of = " of the real VMs, not of this machine" if here else ""
+    lines = [f"  predicted{of}: {_with_interval(p['sps'])} samples/s{_granularity(p['granularity'])}"]
+    money = "$/1M samples unknown: " + "; ".join(p["unknown"] or ["a VM's price is unknown"])
+    if p["usd_per_1m_samples"] is not None:
+        money = (
+            f"{_dollars(p['usd_per_1m_samples'])} per 1M samples, {_dollars(p['usd_per_h'])}/h of VMs and egress; "
+            f"{_dollars(p['usd_to_samples'])}"
+        )
+    took = p["time_to_samples_s"]
+    between = f"{duration(took['low'])} to {duration(took['high'])}"
+    lines.append(f"    {money} and {duration(took['value'])} ({between}) for {p['samples']:,} samples")
+    lines.append(f"    most of an epoch: {_bottleneck(p['bottleneck'])}; {_widest(p['assumptions'])}")
+    return lines
+
+
+def prediction_words(p: Mapping[str, Any] | None) -> str:
+    """Format samples/s and $/1M samples of a prediction in a few words; "" for a plan of an older version of orch."""
+    if p is None:
+        return ""
+    if p["sps"] is None:
+        return "not predicted"
+    cost = p["usd_per_1m_samples"]
+    dollars = "" if cost is None else f", {usd(cost['value'])}/1M samples"
+    return f"predicted {number(p['sps']['value'], 3)} samples/s{dollars}"
+
+
+def measured_rows(pairs: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """Return rows of a run's summary on what was predicted of it (`metrics.predicted.pairs`)."""
+    said = [
+        f"{FIGURES[pair['figure']].name} {number(pair['predicted']['value'], 3)} "
+        f"[{number(pair['predicted']['low'], 3)}, {number(pair['predicted']['high'], 3)}] ({pair['error']:+.1%}"
+        f"{'' if pair['inside'] else ', measured outside'})"
+        for pair in pairs
+        if pair["error"] is not None
+    ]
+    return [("predicted", ", ".join(said))] if said else []
+
+
+def _granularity(g: Mapping[str, float] | None) -> str:
+    if g is None:
+        return ""
+    factor = (g["value"] + 1) / (g["value"] / 2 + 1)
+    return f"; granularity {_with_interval(g)}: twice the peers would give {factor:.2f} times the samples/s"
+
+
+def _bottleneck(found: Mapping[str, Any]) -> str:
+    where = " and ".join(place(one) for one in str(found["where"]).split(" to "))
+    return f"{_PARTS[found['kind']].format(where=where)} ({found['share']:.0%})"
+
+
+def _widest(assumptions: Sequence[Mapping[str, Any]]) -> str:
+    known = [one for one in assumptions if one["share"] is not None]
+    if not known:
+        return "no input of the prediction is uncertain"
+    most = max(known, key=lambda one: one["share"])
+    return f"{most['share']:.0%} of the interval of samples/s is from {most['name']} ({most['value']}); no preemptions assumed"
+
+
+def _with_interval(value: Mapping[str, float]) -> str:
+    return f"{number(value['value'], 3)} [{number(value['low'], 3)}, {number(value['high'], 3)}]"
+
+
+def _dollars(value: Mapping[str, float]) -> str:
+    return f"{usd(value['value'])} [{usd(value['low'])}, {usd(value['high'])}]"

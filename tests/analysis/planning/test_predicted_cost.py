@@ -1,0 +1,124 @@
+"""Dollars and time of a prediction: the VMs' hours and the egress of its epochs."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from analysis.planning.plan import Quote, plan_of
+from analysis.planning.predicted_cost import cost_of
+from analysis.planning.prediction import CHECKPOINTS, Prediction, Value, predict
+from cloud.prices.book import PriceBook
+from cloud.prices.book import load as load_book
+from experiments.emulation.scales import resolve_emulation
+from experiments.parse.load import load
+
+BOOK = load_book("study-2023-04")
+SECONDS = st.floats(0.5, 1e5)
+
+
+def predicted(epoch_s: Value | None, egress_usd: Decimal | None) -> Prediction:
+    return Prediction("any", epoch_s=epoch_s, egress_usd_per_epoch=egress_usd)
+
+
+def test_by_hand():
+    p = predicted(Value(100.0, 90.0, 120.0), Decimal("0.5"))
+    found = cost_of(p, 1000, 4000, Decimal("3.6"))
+    assert found.usd_per_h == Value(3.6 + 18.0, 3.6 + 15.0, pytest.approx(3.6 + 20.0))
+    assert found.usd_per_1m_samples == Value(600.0, pytest.approx(590.0), pytest.approx(620.0))
+    assert found.time_to_samples_s == Value(400.0, 360.0, 480.0)
+    assert found.usd_to_samples == Value(pytest.approx(2.4), pytest.approx(2.36), pytest.approx(2.48))
+
+
+@given(
+    SECONDS,
+    SECONDS,
+    SECONDS,
+    st.decimals(0, 100, places=4),
+    st.decimals(0, 10, places=6),
+    st.integers(1, 10**6),
+)
+def test_dollars_of_a_million_samples_agree_with_dollars_an_hour(a, b, c, vms, egress, tbs):
+    low, value, high = sorted((a, b, c))
+    found = cost_of(predicted(Value(value, low, high), egress), tbs, 3 * tbs, vms)
+    per_h, per_1m, total = found.usd_per_h, found.usd_per_1m_samples, found.usd_to_samples
+    assert per_h
+    assert per_1m
+    assert total
+    assert per_1m.value == pytest.approx(per_h.value * value / 3600 / tbs * 1e6)
+    assert total.value == pytest.approx(per_1m.value * 3 * tbs / 1e6)
+    for each in (per_h, per_1m, total):
+        assert each.low <= each.value <= each.high
+
+
+@pytest.mark.parametrize("unknown", ["vms", "egress"])
+def test_an_unknown_price_leaves_the_time_known(unknown: str):
+    egress = None if unknown == "egress" else Decimal("0.1")
+    vms = None if unknown == "vms" else Decimal("0.1")
+    found = cost_of(predicted(Value(10.0, 9.0, 11.0), egress), 10, 20, vms)
+    assert (found.usd_per_h, found.usd_per_1m_samples, found.usd_to_samples) == (None, None, None)
+    assert found.time_to_samples_s == Value(20.0, 18.0, 22.0)
+
+
+def test_without_seconds_everything_is_unknown():
+    found = cost_of(predicted(None, Decimal(1)), 10, 20, Decimal(1))
+    assert set(found.as_json().values()) == {20, None}
+
+
+def test_a_plan_predicts_its_own_epochs_at_its_own_prices():
+    spec = load("geo-b2", ["measure.warmup_epochs=1", "measure.epochs=2"])
+    plan = plan_of(spec, BOOK, resolve_emulation(spec, 2))
+    shown = plan.as_dict()["prediction"]
+    p = predict(spec, BOOK)
+    assert p.epoch_s
+    assert shown["samples"] == 3 * spec.swarm.target_batch_size
+    assert shown["time_to_samples_s"]["value"] == pytest.approx(3 * p.epoch_s.value, rel=1e-4)
+    assert shown["usd_per_h"]["value"] > float(plan.usd_per_h or 0)
+    assert shown["unknown"] == []
+
+
+def test_a_plan_predicts_the_place_that_it_tries_first():
+    """`cheapest_place` orders the places by price, not as in the file."""
+    dear, cheap = "gcp/australia-southeast1/australia-southeast1-a", "gcp/us-central1/us-central1-a"
+    places = ", ".join(f'{{infra: {at}, accelerators: "T4:1", use_spot: true}}' for at in (dear, cheap))
+    changes = [
+        "peers.us.resources=null",
+        f"peers.us.any_of=[{places}]",
+        "peers.us.replace.policy=cheapest_place",
+    ]
+    spec = load("geo-b2", changes)
+    prices = {dear: Decimal("0.9"), cheap: Decimal("0.1")}
+    plan = plan_of(
+        spec,
+        BOOK,
+        None,
+        quote=lambda at, accelerator, spot: Quote("n1", prices.get(at, Decimal("0.2")), "a test"),
+    )
+    assert plan.peers[0].first.location == cheap
+    assert plan.prediction.sps == predict(load("geo-b2"), BOOK).sps
+    assert plan.prediction.sps != predict(spec, BOOK).sps
+
+
+def test_checkpoints_are_an_assumption_not_a_refusal():
+    spec = load("geo-b2", ["emulation=null", "checkpoint={every_epochs: 1, to: s3://bucket/x}"])
+    p = predict(spec, BOOK)
+    assert p.sps == predict(spec.model_copy(update={"checkpoint": None}), BOOK).sps
+    assert CHECKPOINTS in [a.name for a in p.assumptions]
+
+
+def test_a_missing_price_makes_the_plans_dollars_unknown_and_is_named():
+    spec = load("geo-b2")
+    empty = PriceBook.from_text(BOOK.text.splitlines()[0] + "\n", "empty.csv")
+    shown = plan_of(spec, empty, resolve_emulation(spec, 2)).as_dict()["prediction"]
+    assert shown["sps"] is not None
+    assert shown["usd_per_1m_samples"] is None
+    assert "add the row" in shown["unknown"][0]
+
+
+def test_numbers_have_few_digits_so_that_machines_agree():
+    spec = load("geo-b2")
+    shown = plan_of(spec, BOOK, resolve_emulation(spec, 2)).as_dict()["prediction"]
+    assert len(str(shown["sps"]["value"])) <= 6
