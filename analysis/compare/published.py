@@ -15,6 +15,7 @@ from itertools import combinations
 from statistics import median
 from typing import Any
 
+from analysis.compare.predicted import Pair
 from experiments.study_file.limits import FIGURES as COMPARED
 from experiments.study_file.limits import Limit
 from metrics.provenance import host_mark, origin_mark, scales_mark
@@ -47,6 +48,7 @@ class ComparedRun:
     evaluation: Figures | None = (
         None  # figures on held-out data after the last evaluated epoch; None: not evaluated
     )
+    predicted: tuple[Pair, ...] = ()  # what its plan said, beside what was measured
 
     @property
     def origin(self) -> str:
@@ -172,6 +174,16 @@ def compare_document(
                 "origin": row.origin,
                 "scales": None if row.scales is None else dict(row.scales),
                 "evaluation": None if row.evaluation is None else dict(row.evaluation),
+                "predicted": [
+                    {
+                        "figure": pair.figure,
+                        "predicted": {"value": pair.predicted, "low": pair.low, "high": pair.high},
+                        "measured": pair.measured,
+                        "error": pair.error,
+                        "inside": pair.inside,
+                    }
+                    for pair in row.predicted
+                ],
             }
             for row in rows
         ],

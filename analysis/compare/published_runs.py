@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.compare.paper import printed_figure, run_name
+from analysis.compare.predicted import pairs_of
 from analysis.compare.published import COMPARED, ComparedRun
 from analysis.replay import ReadRun, RunRow, read_folder
 from analysis.sources import opened
@@ -57,6 +58,7 @@ def compared_run(
         is_emulated=run.meta.emulated,
         scales=row.ran.scales,
         evaluation=evaluated[-1]["figures"] if (evaluated := evaluations(run)) else None,
+        predicted=tuple(pairs_of(run)),
     )
 
 

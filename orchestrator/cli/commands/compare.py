@@ -117,7 +117,9 @@ def _compare(
       "emulated": {same}, "replayed": {same} or null, "host_contended", "dropped_rounds",
       "attempts", "target": "local"|"loopback"|"sky"|"imported", "origin": "emulated"|"loopback"|
       "rented"|"rented, padded"|"logs"|"not emulated"|"unknown", "scales": {"bytes", "time",
-      "samples"} or null, "evaluation" (held-out figures at the end): {name: value} or null}],
+      "samples"} or null, "evaluation" (held-out figures at the end): {name: value} or null,
+      "predicted" (by its plan; [] if nothing was): [{"figure", "predicted": {"value", "low", "high"}, "measured",
+      "error" (predicted / measured - 1), "inside"}]}],
       "kendall_tau" (of sps, over the runs that count), "compared",
       "checks": [{"scope": "each"|"median"|"study", "experiment", "run_id", "figure", "low",
       "high", "found", "inside"}], "whole" (false: limits on medians and the study are not
@@ -196,6 +198,7 @@ def comparison_document(study: str | None, compared: Compared) -> dict[str, Any]
 
 def comparison_text(study: str | None, compared: Compared, form: Format, wide: bool = False) -> str:
     """Format the comparison, ending in a newline. `wide`: replayed figures in every column of the table."""
+    from analysis.compare.predicted import predicted_table
     from analysis.compare.published import long_rows
     from analysis.report.study.comparison import study_checks, unlike_published
     from analysis.report.study.differences import AGAINST_COLUMNS, against_rows
@@ -245,6 +248,8 @@ def comparison_text(study: str | None, compared: Compared, form: Format, wide: b
     lines += held_out_lines(compared.held_out)
     if compared.differences is None and (evaluated := evaluation_table(compared.rows)):
         lines += ["", _table_text(evaluated)]
+    if predicted := predicted_table(pair for row in compared.rows for pair in row.predicted):
+        lines += ["", "Predicted before the runs:", _table_text(predicted)]
     return "\n".join(lines) + "\n"
 
 

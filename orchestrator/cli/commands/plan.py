@@ -35,7 +35,7 @@ def _plan(
         typer.Argument(
             metavar="FILE|NAME", help="YAML file, or name of a shipped experiment (`orch experiments`)."
         ),
-    ],
+    ] = "",
     overrides: Annotated[
         list[str] | None,
         typer.Option(
@@ -72,6 +72,13 @@ def _plan(
         float,
         typer.Option(min=0, max=10, help="Accept VM prices up to this fraction above the plan (0.1 = 10 %)."),
     ] = 0.1,
+    accuracy: Annotated[
+        bool,
+        typer.Option(
+            "--accuracy",
+            help="Instead of a plan: how close the predictions of this machine's runs were to what was measured.",
+        ),
+    ] = False,
 ) -> None:
     """Show what an experiment would rent, where and at what price.
 
@@ -85,6 +92,9 @@ def _plan(
     no credentials; nothing is started. Prices for --on sky come from SkyPilot's
     catalogs if they are on this machine, else from price books: rows of your own (`--set prices=auto,mine.csv`,
     docs/prices.md), then the newest row of the shipped books. The source is shown with each price.
+
+    With --accuracy and without FILE: the errors of all predictions that runs on this machine kept, by places, averaging
+    method and model, and how many of the 90 % intervals held the measured value.
 
     Exit: 0 it can be launched (also if this machine still lacks packages, credentials or values of secrets), 2
     invalid file or option, 3 it cannot be launched as it is.
@@ -100,7 +110,10 @@ def _plan(
       "time_to_samples_s", "usd_to_samples" (all with 90 % intervals, null: unknown), "samples", "egress": [{"src", "dst",
       "bytes_per_epoch", "usd_per_epoch"}], "bottleneck": {"kind", "where", "share"}, "assumptions": [{"name", "value",
       "source", "share"}], "unknown": [why]}, "notes", "experiment_document",
-      "experiment_sha256", "plan_sha256", ...}; docs/plan.md describes all keys
+      "experiment_sha256", "plan_sha256", ...}; docs/plan.md describes all keys.
+    With --accuracy: {"schema_version", "pairs": [{"run_id", "experiment", "origin", "places", "method", "model", "figure",
+      "predicted", "low", "high", "measured", "error", "inside"}], "accuracy": [{"places", "method", "model", "origin",
+      "figure", "n", "median" (of absolute errors), "worst", "bias", "inside" (runs)}], "unreadable": [{"run_id", "why"}]}
     """
     from experiments.parse.load import load
     from orchestrator.cli.exits import REFUSED
@@ -109,6 +122,13 @@ def _plan(
     from orchestrator.cli.starting import plan_for, plan_from, plan_json, plan_verdict
     from orchestrator.home import home_folder, stored_owner
 
+    if accuracy:
+        _show_accuracy(experiment, output)
+        return
+    if not experiment:
+        raise typer.BadParameter(
+            "an experiment is missing: FILE or NAME, or --accuracy", param_hint="FILE|NAME"
+        )
     if output not in ("table", "json") and not output.endswith(".json"):
         raise typer.BadParameter(f"'{output[:80]}' is not table, json or the name of a .json file")
     spec = load(experiment, overrides or (), matrix or ())
@@ -136,6 +156,39 @@ def _plan(
         say(owner_words(stored_owner(home_folder())))
     if plan.obstacles:
         raise typer.Exit(REFUSED)
+
+
+def _show_accuracy(experiment: str, output: str) -> None:
+    """Print the errors of the predictions of all runs of this machine."""
+    from analysis.compare.predicted import Pair, accuracy, accuracy_document, accuracy_table, pairs_of
+    from metrics.run import RunNumbers
+    from metrics.store.database import RunStore, StoreError
+    from orchestrator.cli.render.output import SCHEMA_VERSION, Format, as_json, rows_text
+    from orchestrator.home import home_folder, list_runs, run_folder
+
+    if experiment or output not in ("table", "json"):
+        raise typer.BadParameter("--accuracy takes no FILE, and -o table or json")
+    home, found, unreadable = home_folder(), list[Pair](), list[dict[str, str]]()
+    for run_id in list_runs(home):
+        try:
+            with RunStore.open_reader(run_folder(home, run_id) / "run.db") as store:
+                found += pairs_of(RunNumbers.of(store))
+        except StoreError as error:
+            unreadable.append({"run_id": run_id, "why": str(error)})
+    if output == "json":
+        typer.echo(
+            as_json({"schema_version": SCHEMA_VERSION, **accuracy_document(found), "unreadable": unreadable})
+        )
+        return
+    for row in unreadable:
+        say(f"left out: {row['run_id']}: {row['why']}")
+    if rows := accuracy_table(accuracy(found)):
+        typer.echo(rows_text("accuracy", rows, list(rows[0]), Format.table), nl=False)
+        typer.echo(
+            "inside: runs whose 90 % interval holds the measured value; errors are predicted / measured - 1"
+        )
+    else:
+        typer.echo("no run on this machine has both a prediction and a measurement; `orch launch` makes one")
 
 
 def _save(path: Path, text: str) -> None:

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from synthetic_runs import epoch, vm
 
 from experiments.parse.load import library, load
+from metrics.store.database import RunStore
 from orchestrator.cli.app import run
 from orchestrator.cli.starting import plan_for
 from orchestrator.errors import UsageError
@@ -317,3 +319,63 @@ def test_launch_without_experiment_is_a_usage_error(capsys: pytest.CaptureFixtur
     assert "Missing argument" in capsys.readouterr().err
     with pytest.raises(UsageError):
         read_plan(Path("/nonexistent/plan.json"), "0")
+
+
+def _kept(home: Path, name: str, prediction: dict[str, Any] | None) -> None:
+    """Keep a run with one peer, two epochs of 10 s of calculation and 2 s of communication, and a prediction."""
+    folder = home / "runs" / name
+    folder.mkdir(parents=True)
+    (folder / "experiment.yaml").write_text("name: mine\n")
+    with RunStore.open_writer(folder / "run.db") as store:
+        meta = {
+            "run_id": name,
+            "experiment": {"name": "mine"},
+            "target": "local",
+            "plan": {"prediction": prediction},
+        }
+        for key, value in {
+            **meta,
+            "scales": {"bytes": 1, "time": 1, "samples": 1},
+            "warmup_epochs": 0,
+        }.items():
+            store.set_meta(key, value)
+        store.append("vms", [vm("a-0")])
+        store.append("epochs", [epoch("a-0", k, 12.0 * k, samples=64) for k in (1, 2)])
+
+
+def test_accuracy_shows_the_errors_of_all_kept_predictions(
+    own_home: Path, capsys: pytest.CaptureFixture[str]
+):
+    for name, seconds in (("one", 2.2), ("two", 1.0)):
+        _kept(own_home, name, {"comm_s": {"value": seconds, "low": 1.9, "high": 2.5}})
+    _kept(own_home, "three", None)
+    broken = own_home / "runs" / "broken"
+    broken.mkdir()
+    (broken / "experiment.yaml").write_text("name: mine\n")
+    assert run(["plan", "--accuracy", "-o", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    (row,) = found["accuracy"]
+    assert (row["figure"], row["n"], row["inside"]) == ("comm_s", 2, 2)
+    assert row["median"] == pytest.approx(0.3)  # of 10 % and 50 %
+    assert row["worst"] == pytest.approx(-0.5)
+    assert [each["run_id"] for each in found["unreadable"]] == ["broken"]
+    assert run(["plan", "--accuracy"]) == 0
+    shown = capsys.readouterr()
+    assert "communication  2" in shown.out
+    assert "left out: broken" in shown.err
+
+
+def test_accuracy_without_a_prediction_says_so(own_home: Path, capsys: pytest.CaptureFixture[str]):
+    assert run(["plan", "--accuracy"]) == 0
+    assert "no run on this machine has both" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [([], "an experiment is missing"), (["geo-b2", "--accuracy"], "--accuracy takes no FILE")],
+)
+def test_plan_wants_an_experiment_or_accuracy(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+):
+    assert run(["plan", *words]) == 2
+    assert said in capsys.readouterr().err
