@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from benchmarks.blind import COUNT, CORES, FOLDER, _published, entries, spec_of, study
+from benchmarks.blind import CORES, COUNT, FOLDER, _published, entries, spec_of, study
 from experiments.emulation.scales import resolve_emulation
 
 
