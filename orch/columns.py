@@ -204,6 +204,16 @@ FRAMES: dict[str, tuple[Column, ...]] = {
         Column("other_s", _NUMBER, "time outside all phases"),
         Column("samples", _WHOLE, "in this step"),
     ),
+    "coverage": (
+        Column("pass", _WHOLE, "number of the pass over the training data, from 1"),
+        Column("samples", _MAYBE_WHOLE, "of the training data; <NA>: the size of a shard is unknown"),
+        Column("counted", _WHOLE, "once + more + never + unknown"),
+        Column("once", _WHOLE, "samples that one peer used, once"),
+        Column("more", _WHOLE, "samples used twice or more often"),
+        Column("never", _WHOLE, "samples that no peer used, or not yet"),
+        Column("unknown", _WHOLE, "samples that a VM without a last report may have used"),
+        Column("unsized_shards", _WHOLE, "shards whose size is unknown"),
+    ),
     "utilisation": (
         Column("vm", _TEXT, "name of the VM"),
         Column("slot", _TEXT, "its slot"),

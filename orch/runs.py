@@ -107,6 +107,13 @@ class Run:
 
         return frame("evaluations", evaluation_rows(self.numbers()))
 
+    def coverage(self) -> pd.DataFrame:
+        """One row per pass over the training data: how many samples were used once, more often or not; empty if unknown."""
+        from metrics.tables import coverage
+        from orch.frames import frame
+
+        return frame("coverage", coverage(self.numbers()))
+
     def preemptions(self) -> pd.DataFrame:
         """One row per preempted VM: the loss in seconds, samples and dollars."""
         from orch.frames import frame, preemption_rows

@@ -8,11 +8,13 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 from metrics.store.database import RunStore, StoreError
 
 LOG = "tracking.log"
+_LAST_WARNINGS_S = 1.0  # to store warnings that have arrived
 
 _log = logging.getLogger("orchestrator.controller")
 
@@ -45,8 +47,9 @@ class TrackingProcess:
         self._thread.start()
 
     def finish(self, patience_s: float) -> None:
-        """Let it write the rest and end; it is killed after `patience_s`."""
+        """Let it write the rest and end; it is killed after `patience_s`. Takes a second longer at most."""
         self._finishing = True
+        end_s = time.monotonic() + patience_s
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:
@@ -58,7 +61,8 @@ class TrackingProcess:
                 f"tracking had not written everything {patience_s:.0f} s after the end of the run; `orch export "
                 f"{self._folder.name} --to ...` writes all of it"
             )
-        self._thread.join(patience_s)
+        # Its last warnings; a process that it left behind may keep the pipe open.
+        self._thread.join(max(_LAST_WARNINGS_S, end_s - time.monotonic()))
 
     def _listen(self) -> None:
         assert self._process.stdout is not None

@@ -27,6 +27,7 @@ FRAMES = (
     "preemptions",
     "events",
     "steps",
+    "coverage",
     "utilisation",
 )
 

@@ -7,9 +7,11 @@ batches. Before a model is evaluated or stored they are replaced by means over b
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase  # pyright: ignore[reportPrivateUsage]  # batch and instance norms
@@ -41,8 +43,9 @@ def recomputed(
     """Replace the layers' running statistics by the means of those of all batches; put the own ones back on leaving.
 
     `forward`: run the model on the batch of this number, in training mode. A layer that it does not use keeps its
-    statistics. Other buffers of the model, which may follow the data too, are as before. Random numbers are drawn from
-    generators of a fixed seed; torch's own are unchanged afterwards. Call it while no other thread draws random numbers.
+    statistics. Other buffers of the model, which may follow the data too, are as before. The global generators of
+    random numbers (torch, NumPy, Python) have a fixed seed meanwhile, and are as before afterwards. Call it while no
+    other thread draws random numbers.
     """
     own = [{name: tensor.clone() for name, tensor in layer.named_buffers(recurse=False)} for layer in layers]
     momenta = [layer.momentum for layer in layers]
@@ -56,8 +59,7 @@ def recomputed(
     try:
         for layer in layers:
             layer.reset_running_stats()
-        with torch.no_grad(), torch.random.fork_rng(gpus):
-            torch.manual_seed(_SEED)
+        with torch.no_grad(), _seeded(gpus):
             for number in range(batches):
                 for layer in layers:
                     layer.momentum = 1 / (number + 1)  # the mean of all so far
@@ -72,6 +74,21 @@ def recomputed(
         for layer, momentum, tensors in zip(layers, momenta, own, strict=True):
             layer.momentum = momentum
             _put_back(layer, tensors)
+
+
+@contextmanager
+def _seeded(gpus: Sequence[torch.device]) -> Iterator[None]:
+    """Seed the global generators, which a task's own code may use, and leave them as they were."""
+    python, numpy = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng(gpus):
+        torch.manual_seed(_SEED)
+        random.seed(_SEED)
+        np.random.seed(_SEED)
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(numpy)
 
 
 def _changed(layer: _NormBase) -> bool:

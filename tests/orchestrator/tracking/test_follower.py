@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib import import_module
 from importlib.util import find_spec
@@ -200,3 +200,31 @@ def children_of(pid: int) -> dict[int, str]:
 def test_a_run_without_trackers_has_no_process(full: Path):
     with RunStore.open_writer(full / "run.db") as store:
         assert start_tracking(store, full) is None
+
+
+@pytest.mark.processes
+def test_finishing_takes_no_longer_than_its_patience(
+    full: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A process that leaves another one behind, with its output, is not waited for."""
+    run = Growing(full, tmp_path / RUN, {"tensorboard": str(tmp_path / "tb")})
+    run.grow(2)
+    stubborn = "import subprocess, sys, time; subprocess.Popen(['sleep', '30']); time.sleep(30)"
+    real = subprocess.Popen
+
+    def instead(command: Sequence[str], **kwargs: Any) -> Any:
+        return real([sys.executable, "-c", stubborn], **kwargs)
+
+    monkeypatch.setattr("orchestrator.tracking.process.subprocess.Popen", instead)
+    process = start_tracking(run.store, run.folder)
+    assert process is not None
+    group = os.getpgid(process.pid)
+    began = time.monotonic()
+    try:
+        process.finish(2.0)
+        assert time.monotonic() - began < 10.0  # before: the whole patience once more, and here 30 s
+        (said,) = run.store.meta("warnings", [])
+        assert "had not written everything 2 s after the end" in said
+    finally:
+        os.killpg(group, signal.SIGKILL)
+        run.close()

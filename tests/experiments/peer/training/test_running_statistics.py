@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import io
+import random
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -111,6 +114,27 @@ def test_training_goes_on_as_if_nothing_had_happened() -> None:
     assert runner.model.training
     assert [layer.momentum for layer in layers_with_statistics(runner.model)] == [0.1]
     assert all(parameter.grad is None for parameter in runner.model.parameters())
+
+
+def test_random_numbers_of_a_loss_do_not_make_them_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other = peer(1), peer(2)
+
+    def drawing(batch: Any, plain: Any) -> Any:
+        noise = torch.full((64,), random.random() + np.random.rand())
+        return plain({**batch, "images": batch["images"] + noise})
+
+    for runner in (one, other):
+        monkeypatch.setattr(runner._task, "loss", partial(drawing, plain=runner._task.loss))
+    random.seed(1)
+    np.random.seed(1)
+    with one.common_statistics():
+        ours = buffers(one)
+    drawn = random.random(), float(np.random.rand())
+    with other.common_statistics():
+        assert equal(ours, buffers(other))
+    random.seed(1)
+    np.random.seed(1)
+    assert drawn == (random.random(), float(np.random.rand()))  # training draws what it would have drawn
 
 
 def test_what_fails_leaves_the_statistics_as_they_were() -> None:
