@@ -117,7 +117,7 @@ def plan_run(
     ).as_dict()
     core, money = _core(spec, shown, book, scales, rented=rented, today=today)
     obstacles = (*_of_experiment(spec, on), *task_obstacles, *scales.obstacles, *money)
-    dated = _outdated(spec.prices) if rented else []
+    dated = [*_outdated(spec.prices), *_without_compiler(spec)] if rented else []
     document = {
         "launchable": not obstacles,
         "obstacles": [obstacle.as_dict() for obstacle in obstacles],
@@ -251,6 +251,18 @@ def _outdated(prices: str) -> list[str]:
         f"traffic is priced by {used.name} of {used.newest_date}, because 'prices' names it; "
         f"{latest.name} has prices of {latest.newest_date}, about ten times higher between clouds; "
         f"use them with --set prices={','.join([AUTO, *own])}"
+    ]
+
+
+def _without_compiler(spec: ExperimentSpec) -> list[str]:
+    """A note if CPU VMs compile the model: their images need not have a C++ compiler."""
+    places = (place for group in spec.peers for place in group.alternatives)
+    on_cpu = any(place.accelerators.startswith("CPU:") for place in places)
+    if not (spec.swarm.compile and on_cpu) or "g++" in spec.setup or "build-essential" in spec.setup:
+        return []
+    return [
+        "swarm.compile needs a C++ compiler on CPU VMs, which an image need not have, and without it the run ends at its "
+        "start: add `sudo apt-get install -y g++` to setup"
     ]
 
 

@@ -379,3 +379,14 @@ def test_plan_wants_an_experiment_or_accuracy(
 ):
     assert run(["plan", *words]) == 2
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("setup", "noted"),
+    [("", True), ("sudo apt-get install -y g++", False), ("apt-get install build-essential", False)],
+)
+def test_cpu_vms_that_compile_need_a_compiler_in_their_setup(setup: str, noted: bool):
+    changes = ["swarm.compile=true", f"setup={json.dumps(setup)}"]
+    for on, said in (("sky", noted), ("local", False)):
+        notes = plan_for(load("stdlib-lm-2", changes), on).document["notes"]
+        assert any("needs a C++ compiler on CPU VMs" in note for note in notes) is said

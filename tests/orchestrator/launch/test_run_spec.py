@@ -132,6 +132,13 @@ def test_impossible_limits_are_refused_with_the_sums():
     check_money(*told("geo-b2", "budget_usd=5", "max_usd_per_h=0.36"), BOOK)
 
 
+def test_further_accelerators_of_a_vm_compile_after_the_first():
+    alone = "emulation.accelerators=host"
+    _, one = told("geo-b2", alone, "swarm.compile=true")
+    _, two = told("geo-b2", alone, "swarm.compile=true", "peers.us.resources.accelerators=T4:2")
+    assert two.start_deadline_s == one.start_deadline_s + 1200.0
+
+
 def test_a_peer_that_compiles_may_take_longer():
     _, plain = told("geo-b2", "emulation.accelerators=host")
     _, compiled = told("geo-b2", "emulation.accelerators=host", "swarm.compile=true")
