@@ -158,5 +158,5 @@ def _places(locations: Sequence[str]) -> str:
 
 def _method(swarm: Mapping[str, Any]) -> str:
     usual = {"averaging": "flat", "overlap": "none", "compression": "float16"}
-    other = [str(swarm[key]) for key, default in usual.items() if swarm.get(key, default) != default]
+    other = [f"{key} {swarm[key]}" for key, default in usual.items() if swarm.get(key, default) != default]
     return ", ".join(other) or "flat"

@@ -46,7 +46,7 @@ _DIGITS = 5  # of numbers in JSON
 _NORMAL_90 = 1.645  # standard deviations from the mean to the 95 % quantile
 
 WINDOW, HOLD, PROCESSING = "TCP window", "hold of further streams", "processing of a VM"
-CHECKPOINTS = "checkpoints"
+CHECKPOINTS, EGRESS = "checkpoints", "egress"
 STEPS, EPOCHS, SPELLS, WAIT = "step time", "step time by epoch", "slow spells", "waiting for peers"
 
 
@@ -440,6 +440,10 @@ def _assumptions(
     if spec.checkpoint is not None:
         found.append(
             Assumption(CHECKPOINTS, "no slow-down", "written in the background (docs/checkpoints.md)", None)
+        )
+    if not spec.swarm.plain:
+        found.append(
+            Assumption(EGRESS, "gradients in whole packets", "no control traffic (docs/prediction.md)", None)
         )
     found.append(Assumption("preemptions", "none", "not predicted: no history of the place is used", None))
     return tuple(found)

@@ -60,7 +60,7 @@ def test_places_are_named_by_continent(tmp_path, locations, said):
 
 def test_options_of_the_method_are_named(tmp_path):
     swarm = {"averaging": "flat", "overlap": "delayed", "compression": "uniform8bit"}
-    assert pairs_of(run_of(tmp_path, swarm=swarm))[0].method == "delayed, uniform8bit"
+    assert pairs_of(run_of(tmp_path, swarm=swarm))[0].method == "overlap delayed, compression uniform8bit"
 
 
 def test_a_run_without_a_prediction_has_no_pairs(tmp_path):
