@@ -1,8 +1,9 @@
 """How often each sample of the training data was used in each pass: once, more than once, never, or unknown. Pure.
 
 A sample counts as used (seen) in a pass when it was handed to an accelerator step that ended, forward and backward pass.
-It also counts if its gradients were lost later, since its slot does not go back in the data. A sample is identified by
-its shard and by its place in the shard's reading order of the pass, which is the same on every peer.
+It also counts if its gradients were lost later. After the loss of all peers, slots go back in the data to the position of
+the restored checkpoint, and what is used again is counted again. A sample is identified by its shard and by its place in
+the shard's reading order of the pass, which is the same on every peer.
 
 A pass is a number over a slot's share, so peers may be in different passes at the same time. What is counted for a pass
 is what all of them used under its number.

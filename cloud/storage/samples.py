@@ -110,6 +110,10 @@ class SampleReader:
         with self._lock:
             self._shards = frozenset(shards)
 
+    def start_at(self, cursor: Cursor) -> None:
+        """Change the position before the first sample is read."""
+        self._cursor = cursor
+
     def __iter__(self) -> Iterator[Sample]:
         return self
 

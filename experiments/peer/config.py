@@ -82,6 +82,8 @@ class PeerConfig:
     data_position: Mapping[str, Any] | None = (
         None  # of the slot's last peer (experiments/wire/data_position.py)
     )
+    # of the slot's peers at the ends of epochs (experiments/wire/epoch_positions.py)
+    epoch_positions: Mapping[str, Any] | None = None
     # Accelerators of this VM that train together, a process for each (training/ranks.py). `batch_size` is that of each.
     ranks: int = 1
     evaluate_every_epochs: int = (

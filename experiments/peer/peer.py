@@ -46,7 +46,7 @@ from experiments.peer.swarm.membership import Membership, alive_slots
 from experiments.peer.swarm.orders import Admission, OrdersWatch
 from experiments.peer.swarm.start_weights import StartWeightsError, check_start_weights
 from experiments.peer.training.batches import Batches, open_shards
-from experiments.peer.training.data_position import cursor_at, position_of
+from experiments.peer.training.data_position import cursor_at, cursor_of, position_of
 from experiments.peer.training.decoding import WorkerEndedError
 from experiments.peer.training.emulated_model import ModelSizeError
 from experiments.peer.training.loader import HeldOut, Loaded
@@ -60,7 +60,9 @@ from experiments.peer.training.task import TaskRunner, build_runner, use_code_fo
 from experiments.peer.training.task_data import first_batch, held_out, statistics_batches, training_source
 from experiments.pipeline.errors import PipelineError
 from experiments.tasks.protocol import TaskError
+from experiments.wire.data_position import DataPosition
 from experiments.wire.dht_records import KEEP_EPOCHS, MAX_EPOCHS
+from experiments.wire.epoch_positions import IN_STATUS, IN_STATUS_VALUES, EpochPositions
 from experiments.wire.hivemind.patches import apply as apply_patches
 from metrics.records import EgressRecord, EpochRecord, IngressRecord, JoinRecord, StepRecord
 
@@ -74,6 +76,7 @@ _FLUSH_S, _FLUSH_AT_THE_END_S = 1.5, 5.0
 _OPTIMIZER_S = 3.0  # for Hivemind's shutdown, which may otherwise wait for a whole round
 _EVALUATION_S = 2.0  # for an evaluation during training to be cancelled
 _INTERNAL_S = 10.0  # for the internal connections to the peers of this network
+_BEGINNING = DataPosition(0, (), None, 0)  # of the data
 
 
 def run(config: PeerConfig, folder: Path, temporary: Path, status: Status) -> int:
@@ -196,7 +199,8 @@ def assemble(config: PeerConfig, folder: Path, temporary: Path, status: Status) 
     if checkpoints is not None:
         parts.callback(checkpoints.close)
     left_out = partial(status.left_out, "training")
-    source = training_source(config, opener, task, left_out, _start_cursor(config, status))
+    cursor = _start_cursor(config, status)
+    source = training_source(config, opener, task, left_out, cursor)
     batches = Batches(source, config.batch_size * config.ranks)
     parts.callback(batches.close)
     if config.compile:  # removed with the folder; the ranks share it
@@ -243,6 +247,7 @@ def assemble(config: PeerConfig, folder: Path, temporary: Path, status: Status) 
         coverage=CoverageLog(folder / "coverage.csv", config.vm, config.shards, source.shard_samples),
         periodic=periodic,
         checkpoints=checkpoints,
+        begins_at=position_of(cursor or Cursor(), config.shards),
     )
 
 
@@ -311,6 +316,8 @@ class Peer:
     _last_used: Loaded | None = field(init=False, default=None)
     periodic: PeriodicEvaluation | None = None  # evaluates during training
     checkpoints: Checkpoints | None = None
+    begins_at: DataPosition = _BEGINNING  # where this peer begins in the data
+    _epoch_positions: EpochPositions = field(init=False, default=EpochPositions(0))
 
     def run(self) -> int:
         """Train until the run ends or `stop` is set, then leave. Returns the process's exit code."""
@@ -318,6 +325,8 @@ class Peer:
         finished = False
         if self.checkpoints is not None:
             self.checkpoints.begin(began)
+            if self.checkpoints.restored_epoch is not None:
+                self._go_back_in_data(self.checkpoints.restored_epoch)
         if not self.stop.is_set():
             self._join(took_over=began == "joined")
             finished = self._train()
@@ -363,6 +372,30 @@ class Peer:
             )
         return began
 
+    def _go_back_in_data(self, epoch: int) -> None:
+        """Begin where this slot was at the end of a restored epoch. If that is unknown, begin as if joining a swarm.
+
+        The positions were reported by other VMs: invalid ones are only a warning.
+        """
+        known = EpochPositions.from_json(self.config.epoch_positions)
+        position = None if known is None else known.upto(epoch)
+        try:
+            cursor = None if position is None else cursor_of(position, self.config.shards)
+        except ValueError as error:
+            _log.warning("the position at the end of epoch %d cannot be used: %s", epoch, error)
+            position = cursor = None
+        if position is None or cursor is None:
+            if self.config.data_position is None:  # no peer of this slot used any data
+                return
+            self.status.warn(
+                "data position",
+                f"the data goes on where the lost work ended: the position at the end of epoch {epoch} is unknown",
+            )
+            return
+        self.batches.start_at(cursor)
+        self.begins_at = position
+        _log.info("the data goes on where this slot was at the end of epoch %d: %s", epoch, position)
+
     def _join(self, took_over: bool) -> None:
         """Download the state of a swarm that is already training, and report the join."""
         optimizer, download = self.optimizer, Download()
@@ -379,7 +412,9 @@ class Peer:
             download.donor,
             download.resumed,
         )
-        self.status.set(phase="training", epoch=epoch, join=asdict(joined))
+        self._epoch_positions = EpochPositions(epoch, {epoch: self.begins_at})
+        positions = self._epoch_positions.newest(IN_STATUS, IN_STATUS_VALUES).to_json()
+        self.status.set(phase="training", epoch=epoch, join=asdict(joined), epoch_positions=positions)
 
     def _train(self) -> bool:
         """Train. Returns True if the run is over for this peer, False if it was stopped."""
@@ -428,8 +463,19 @@ class Peer:
     def _position(self) -> dict[str, Any] | None:
         """Where this slot is in its data: after the last batch whose accelerator steps ended."""
         self._position_at_s = time.monotonic()
+        position = self._position_now()
+        return None if position is None else position.to_json()
+
+    def _position_now(self) -> DataPosition | None:
         last = self._last_used
-        return None if last is None else position_of(last.cursor, self.config.shards).to_json()
+        return None if last is None else position_of(last.cursor, self.config.shards)
+
+    def _positions_with(self, epoch: int) -> dict[str, Any]:
+        """Add where this slot is at the end of an epoch. Returns the newest positions, as JSON."""
+        position, before = self._position_now() or self.begins_at, self._epoch_positions
+        added = EpochPositions(before.since, {**before.at, epoch: position})
+        self._epoch_positions = added.newest(IN_STATUS, IN_STATUS_VALUES)
+        return self._epoch_positions.to_json()
 
     def _attempt_failed(self, reason: str) -> None:
         self.losses.take()  # the next attempt averages what the failed one lost
@@ -443,7 +489,12 @@ class Peer:
         self.traffic.published(epoch.epoch, egress)
         self.membership.announce("training", epoch.epoch)
         self.steps.flush()
-        self.status.set(epoch=epoch.epoch, data_position=self._position(), coverage=self.coverage.report())
+        self.status.set(
+            epoch=epoch.epoch,
+            data_position=self._position(),
+            epoch_positions=self._positions_with(epoch.epoch),
+            coverage=self.coverage.report(),
+        )
         if self.checkpoints is not None:
             self.checkpoints.epoch_ended(epoch.epoch)
         if epoch.dropped:

@@ -37,6 +37,7 @@ class Status:
             "parameters_sha": None,  # of the parameters rounded to float16, once this peer is done
             "join": None,  # fields of metrics.records.JoinRecord, once this peer trains
             "data_position": None,  # experiments/wire/data_position.py: where this slot is in its data
+            "epoch_positions": None,  # experiments/wire/epoch_positions.py: where it was at the ends of the last epochs
             "coverage": [],  # the newest rows of coverage.csv (experiments/wire/coverage.py)
             # last checkpoints that this peer stored, the one it began with, why the last one could not be stored, and how
             # many could not

@@ -254,6 +254,8 @@ class RunMeta(JsonRecord):
     peer_warnings: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
     # Where each slot's last peer was in the data (experiments/wire/data_position.py).
     data_positions: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
+    # By slot, where its peers were at the ends of epochs: {vm, since, at} (experiments/wire/epoch_positions.py).
+    epoch_positions: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
     rejected: Mapping[str, int] = field(
         default_factory=dict[str, int]
     )  # rejected records of peers, by reason

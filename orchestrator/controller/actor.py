@@ -19,7 +19,7 @@ from cloud.clock import run_clock
 from cloud.provider import Provider, ProviderError
 from metrics.store.database import FencedError, RunStore
 from orchestrator.controller.calls import RayCalls
-from orchestrator.controller.data_positions import last_position
+from orchestrator.controller.data_positions import last_position, positions_by_epoch
 from orchestrator.controller.json_log import log_to
 from orchestrator.controller.loop import Shells, abort, run_to_the_end
 from orchestrator.controller.own_environment import adopt_environment
@@ -90,7 +90,9 @@ class ControllerActor:
             earlier = _read_controller_file(self._folder)
             if earlier and meta.status == "running":
                 journal_takeover(store, events, int(earlier["pid"]), os.getpid(), self._now_s())
-            requests = RunRequests(self._folder, store, partial(last_position, store))
+            requests = RunRequests(
+                self._folder, store, partial(last_position, store), partial(positions_by_epoch, store)
+            )
             make_shell = partial(
                 Shell,
                 store,

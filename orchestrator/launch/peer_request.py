@@ -54,9 +54,12 @@ class RunRequests:
         folder: Path,
         store: RunStore,
         data_position: Callable[[str], Mapping[str, Any] | None] = lambda slot: None,
+        epoch_positions: Callable[[str], Mapping[str, Any] | None] = lambda slot: None,
     ) -> None:
-        """`data_position`: where a slot's last peer was in the data; None: unknown, or it had none."""
-        self._folder, self._data_position = folder, data_position
+        """`data_position`: where a slot's last peer was in the data; None: unknown, or it had none. `epoch_positions`: where
+        the slot's peers were at the ends of epochs; None: unknown.
+        """
+        self._folder, self._data_position, self._epoch_positions = folder, data_position, epoch_positions
         self._meta = store.run_meta()
         self._spec = from_document(self._meta.document)
         self.last_epoch = self._spec.measure.warmup_epochs + self._spec.measure.epochs
@@ -81,6 +84,7 @@ class RunRequests:
             orders_public_key=run_key(self._folder)[1],
             orders=base64.b64encode(orders).decode(),
             data_position=self._data_position(request.slot),
+            epoch_positions=self._epoch_positions(request.slot),
             notice_url=(vm_folder(self._folder.absolute(), request.vm) / NOTICE_FILE).as_uri(),
         )
         launch = LaunchRequest(

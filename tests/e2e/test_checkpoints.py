@@ -48,6 +48,7 @@ def test_all_peers_lost_at_once(clean_home: Path, tmp_path: Path, monkeypatch: p
         for vm in statuses(run, 0):
             cloud.preempt(vm)
         lost_at = max(status["epoch"] for status in statuses(run, 0).values())
+        used = {vm: status["epoch_positions"]["at"] for vm, status in statuses(run, 0).items()}
         stored = {c["name"] for s in statuses(run, 0).values() for c in s["checkpoints"]["stored"]}
         code, summary = run.finish()
         assert code == 0, run.stderr.read_text()
@@ -57,6 +58,11 @@ def test_all_peers_lost_at_once(clean_home: Path, tmp_path: Path, monkeypatch: p
         restored = [status["checkpoints"]["restored"] for status in ended.values()]
         assert {one["name"] for one in restored} <= stored
         (epoch,) = {one["epoch"] for one in restored}
+        began = {vm: at[0] for vm, s in ended.items() if (at := s["epoch_positions"]["at"])[0][0] == epoch}
+        assert began, "both began with the checkpoint"
+        for vm, (_, position) in began.items():
+            known = [at for number, at in used[vm.removesuffix("-1") + "-0"] if number <= epoch]
+            assert position in known, "it does not go on in the data where the lost work ended"
         assert before - EVERY <= epoch <= lost_at
         assert lost_at - epoch <= EVERY
         assert {status["epoch"] for status in ended.values()} == {LAST}

@@ -12,6 +12,7 @@ from cloud.storage.cache import ShardCache
 from cloud.storage.client import ClientPerProcess
 from cloud.storage.counter import ByteCounter
 from cloud.storage.opener import ShardOpener
+from cloud.storage.samples import Cursor
 from cloud.storage.shares import shards_for
 from experiments.peer.config import PeerConfig
 from experiments.pipeline.errors import PipelineError, describe_error
@@ -26,6 +27,8 @@ class BatchSource(Protocol[_T]):
     def next_batch(self, samples: int) -> _T: ...
 
     def set_shards(self, shards: Sequence[str]) -> None: ...
+
+    def start_at(self, cursor: Cursor) -> None: ...
 
     def close(self) -> None: ...
 
@@ -50,6 +53,10 @@ class Batches(Generic[_T]):
         self._ended = threading.Event()
         self._share: tuple[str, ...] = ()
         self._thread = threading.Thread(target=self._read, name="batches", daemon=True)
+
+    def start_at(self, cursor: Cursor) -> None:
+        """Change the position in the data, before `start`."""
+        self._source.start_at(cursor)
 
     def start(self) -> None:
         """Start prefetching."""

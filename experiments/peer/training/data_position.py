@@ -22,6 +22,11 @@ def cursor_at(position: Mapping[str, Any], shards: Sequence[str]) -> Cursor:
     parsed = DataPosition.from_json(position)
     if parsed is None:
         raise ValueError(f"{position!r} is not a position in the data")
+    return cursor_of(parsed, shards)
+
+
+def cursor_of(parsed: DataPosition, shards: Sequence[str]) -> Cursor:
+    """The cursor at a position. Raises ValueError if it is not one of these shards."""
     names = sorted(set(shards))
     if parsed.last_shard >= len(names):
         raise ValueError(f"position in shard {parsed.last_shard + 1} of {len(names)}")

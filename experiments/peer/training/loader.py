@@ -122,6 +122,13 @@ class TaskSource:
         """Change the share; takes effect after the shard being read."""
         self._reader.set_shards(shards)
 
+    def start_at(self, cursor: Cursor) -> None:
+        """Change the position before the first batch is read. Raises RuntimeError afterwards."""
+        if self._first or self._places:
+            raise RuntimeError("the position in the data cannot be changed once samples have been read")
+        self._reader.start_at(cursor)
+        self._cursor = cursor
+
     def close(self) -> None:
         """End the workers and close the shard being read."""
         if isinstance(self._decoded, Generator):

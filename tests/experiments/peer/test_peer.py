@@ -105,7 +105,10 @@ def peer_of(parts: Parts, folder: Path) -> Peer:
     stack = ExitStack()
     for name in ("first started", "last started"):
         stack.callback(parts.note(f"end {name}"))
-    config = SimpleNamespace(vm="r-a-0", slot="a", seed=7, shards=(), expected_peers=2, barrier_timeout_s=9.0)
+    config = SimpleNamespace(
+        vm="r-a-0", slot="a", seed=7, shards=(), expected_peers=2, barrier_timeout_s=9.0,
+        data_position=None, epoch_positions=None,
+    )  # fmt: skip
     part = cast(Any, parts)
     return Peer(
         config=cast(Any, config), folder=folder, status=Status(folder / "status.json"), parts=stack,
@@ -123,7 +126,7 @@ def peer_of(parts: Parts, folder: Path) -> Peer:
         )),
         optimizer=part, task=part,
         batches=cast(Any, SimpleNamespace(
-            start=parts.note("reading"),
+            start=parts.note("reading"), start_at=parts.note("data from"),
             share_among=lambda slot, slots, _: parts.calls.append(f"{slot} of {','.join(slots)}"),
         )),
         heldout=parts.heldout, start_weights=parts.start_weights, counter=ByteCounter(), steps=part,
@@ -279,6 +282,83 @@ def test_the_position_in_the_data_is_reported_with_an_epoch_and_every_few_second
     assert (reported(), document(tmp_path)["coverage"]) == (
         4,
         [[0, "used", 2, 0, 2, 3], [1, "used", 2, 0, 3, 4]],
+    )
+
+
+def at(samples: int, shard: int = 0) -> dict[str, Any]:
+    return {"pass": 2, "done": [], "shard": shard, "samples": samples}
+
+
+def test_positions_at_the_ends_of_epochs_are_reported_from_the_first_one_on(
+    parts: Parts, tmp_path: Path
+) -> None:
+    peer = peer_of(parts, tmp_path)
+    peer.config = cast(Any, SimpleNamespace(**{**vars(peer.config), "shards": ("s3://b/1.tar",)}))
+    peer.steps = cast(Any, SimpleNamespace(flush=parts.note("flush")))
+    peer._join(took_over=False)
+    begin = {"pass": 0, "done": [], "shard": None, "samples": 0}
+    assert document(tmp_path)["epoch_positions"] == {"since": 3, "at": [[3, begin]]}
+    for number in range(4, 40):
+        epoch = cast(EpochRecord, SimpleNamespace(epoch=number, dropped="", comm_s=1.5))
+        if number > 4:  # nothing was used in epoch 4
+            cursor = Cursor(2, (), "s3://b/1.tar", number)
+            peer._used(cast(Any, SimpleNamespace(cursor=cursor, spans=())))
+        peer._epoch_ended(epoch, [], cast(IngressRecord, "read"))
+        if number == 5:
+            known = [[3, begin], [4, begin], [5, at(5)]]
+            assert document(tmp_path)["epoch_positions"] == {"since": 3, "at": known}
+    expected = [[number, at(number)] for number in range(8, 40)]
+    assert document(tmp_path)["epoch_positions"] == {"since": 3, "at": expected}
+
+
+@pytest.mark.parametrize(
+    ("restored", "positions", "begins", "warned"),
+    [
+        (6, [[4, at(40)], [6, at(60)], [8, at(80)]], 60, False),
+        (4, [[4, at(40)], [6, at(60)], [8, at(80)]], 40, False),  # the newest checkpoint was corrupt
+        (5, [[4, at(40)], [6, at(60)]], 40, False),  # repeats rather than skips
+        (3, [[4, at(40)]], None, True),
+        (6, [[6, at(60, shard=1)]], None, True),  # there is no such shard
+        (6, [[6, at(-1)]], None, True),
+        (None, [[4, at(40)], [6, at(60)]], None, False),  # joins a living swarm
+    ],
+)
+def test_a_restored_peer_begins_where_its_slot_was_at_the_end_of_that_epoch(
+    parts: Parts,
+    tmp_path: Path,
+    restored: int | None,
+    positions: list[Any],
+    begins: int | None,
+    warned: bool,
+) -> None:
+    peer = peer_of(parts, tmp_path)
+    more = {
+        "shards": ("s3://b/1.tar",),
+        "data_position": at(99),
+        "epoch_positions": {"since": 0, "at": positions},
+    }
+    peer.config = cast(Any, SimpleNamespace(**{**vars(peer.config), **more}))
+    peer.checkpoints = cast(
+        Any,
+        SimpleNamespace(
+            restored_epoch=restored,
+            **{name: parts.note(name) for name in ("prepare", "begin", "training_ended", "wait_for_last")},
+            serve=lambda: False,
+        ),
+    )
+    assert peer.run() == 0
+    told = [call for call in parts.calls if call.startswith("data from")]
+    assert told == ([] if begins is None else [f"data from {Cursor(2, (), 's3://b/1.tar', begins)}"])
+    if begins is not None:
+        assert parts.calls.index("begin ready") < parts.calls.index(told[0]) < parts.calls.index("reading")
+        assert document(tmp_path)["epoch_positions"] == {"since": 3, "at": [[3, at(begins)]]}
+    warnings = document(tmp_path)["warnings"]
+    assert warnings == (
+        [
+            f"the data goes on where the lost work ended: the position at the end of epoch {restored} is unknown"
+        ]
+        if warned
+        else []
     )
 
 

@@ -25,6 +25,7 @@ def keys_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 POSITION = {"pass": 1, "done": [0, 3], "shard": 7, "samples": 12}
+BY_EPOCH = {"since": 0, "at": [[4, POSITION]]}
 
 
 def configs(tmp_path: Path, name: str, changes: Sequence[str] = ()) -> list[Mapping[str, Any]]:
@@ -36,7 +37,7 @@ def configs(tmp_path: Path, name: str, changes: Sequence[str] = ()) -> list[Mapp
     (folder / "monitor" / "orders.bin").write_bytes(b"signed")  # as the shell writes them
     with RunStore.open_reader(folder / "run.db") as store:
         slots = replay(store.records("events")).spec.slots
-        requests = RunRequests(folder, store, {"us-0": POSITION}.get)
+        requests = RunRequests(folder, store, {"us-0": POSITION}.get, {"us-0": BY_EPOCH}.get)
     told = []
     for slot in slots:
         wish = RequestVm(f"geo-1-{slot.name}-0", slot.name, 0, 0, ())
@@ -59,6 +60,7 @@ def test_a_peer_starts_where_the_last_one_of_its_slot_was(tmp_path: Path) -> Non
         ("us-0", POSITION),
         ("eu-0", None),
     ]
+    assert [config["epoch_positions"] for config in told] == [BY_EPOCH, None]
 
 
 def test_steps_per_report_follow_the_accelerator(tmp_path: Path) -> None:

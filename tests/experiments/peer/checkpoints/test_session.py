@@ -294,6 +294,7 @@ def test_a_peer_begins_with_the_newest_when_nobody_trains(bucket: None, tmp_path
     assert peer.calls == [("announced", 4)]
     peer.checkpoints.begin("ready")
     assert peer.calls[1:] == [("announced", 4), ("start", 4, "cafe")]
+    assert (peer.checkpoints.restored_epoch, first.checkpoints.restored_epoch) == (4, None)
     for own, theirs in zip(peer.task.model.parameters(), first.task.model.parameters(), strict=True):
         assert equal_bits(own, theirs)
         assert equal_bits(peer.chosen.state[own]["exp_avg"], first.chosen.state[theirs]["exp_avg"])
@@ -313,6 +314,7 @@ def test_a_peer_that_joins_takes_over_from_the_others(bucket: None, tmp_path: Pa
     peer.checkpoints.prepare()
     peer.checkpoints.begin("joined")
     assert peer.calls == []
+    assert peer.checkpoints.restored_epoch is None
     lost = FakePeer(tmp_path / "c", slot="b", train=True)
     lost.checkpoints.prepare()
     lost.checkpoints.begin("timeout")

@@ -9,6 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from cloud.storage.samples import Cursor  # noqa: E402
 from experiments.peer.training.batches import Batches  # noqa: E402 - needs torch
 
 SHARDS = [f"train-{n:02d}" for n in range(8)]
@@ -27,6 +28,9 @@ class Source:
 
     def set_shards(self, shards: Sequence[str]) -> None:
         self._left: Iterator[str] = iter([*shards, *[""] * 100])
+
+    def start_at(self, cursor: Cursor) -> None:
+        raise NotImplementedError
 
     def close(self) -> None:
         pass

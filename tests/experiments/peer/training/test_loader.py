@@ -123,6 +123,19 @@ def test_all_workers_make_the_same_items_of_a_broken_connection(workers: Workers
         assert workers.kind == "process" or got != expected
 
 
+def test_the_position_is_changed_before_the_first_batch_only(sources: Sources) -> None:
+    expected = reference(sources)
+    before = taken(sources(Workers()), 11)
+    source = sources(Workers(), cursor=Cursor(1))
+    batches = Batches(source, 8)
+    batches.start_at(before[-1].cursor)
+    after = taken(source, TWO_PASSES - 11)
+    assert [*found(before), *found(after)] == expected
+    assert after[-1].cursor == taken(sources(Workers()), TWO_PASSES)[-1].cursor
+    with pytest.raises(RuntimeError, match="once samples have been read"):
+        batches.start_at(Cursor())
+
+
 @pytest.mark.parametrize("workers", [*THREADS, *PROCESSES])
 def test_a_restart_from_a_cursor_loses_nothing(workers: Workers, sources: Sources) -> None:
     expected = reference(sources)
