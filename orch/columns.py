@@ -97,7 +97,7 @@ FRAMES: dict[str, tuple[Column, ...]] = {
         Column("samples", _NUMBER, "its own"),
         Column("calc_s", _NUMBER, "mean per epoch"),
         Column("comm_s", _NUMBER, "mean per epoch"),
-        Column("granularity", _NUMBER, "mean of calc_s / comm_s"),
+        Column("granularity", _NUMBER, "mean over its measured epochs of calc_s / comm_s"),
         Column("egress_bytes", _MAYBE_WHOLE, "all it sent in the run; <NA>: not counted"),
         Column("ingress_bytes", _MAYBE_WHOLE, "training data it read in the run"),
         Column("vm_usd", _NUMBER, "dollars for its running time"),

@@ -12,7 +12,7 @@ import pytest
 from made_up_run import write_run
 
 import orch
-from metrics.records import EventRecord, StepRecord
+from metrics.records import CoverageRecord, EventRecord, StepRecord
 from metrics.store.database import RunStore
 
 pytestmark = pytest.mark.slow
@@ -123,6 +123,31 @@ def test_peers_traffic_and_costs_agree(folder: Path):
     assert traffic["usd"].sum(skipna=False) == pytest.approx(peers["egress_usd"].sum())
     assert list(peers["epochs"]) == [4] * 8
     assert peers["end_cause"].iloc[-1] == "preempted"
+
+
+def test_granularity_of_a_peer_is_the_mean_of_its_epochs_ratios(folder: Path):
+    run = orch.open(RUN)
+    epochs = run.epochs()
+    measured = set(epochs.loc[epochs["measured"], "epoch"])
+    by_peer = run.epochs(by="peer")
+    ratios = by_peer[by_peer["epoch"].isin(measured)].groupby("vm")["granularity"].mean()
+    assert dict(run.peers().set_index("vm")["granularity"].dropna()) == pytest.approx(dict(ratios))
+
+
+def test_coverage_counts_the_samples_of_each_pass(folder: Path):
+    assert len(orch.open(RUN).coverage()) == 0  # no reports: unknown
+    vms = list(orch.open(RUN).peers()["vm"])
+    _set_meta(folder, training_shards=2)
+    with RunStore.open_writer(folder / "run.db") as store:
+        told = [("size", 0, 0, 0, 100), ("used", 0, 0, 0, 60), ("used", 1, 0, 0, 10), ("end", 0, 0, 0, 0)]
+        store.append("coverage", [CoverageRecord(vms[0], n, *row) for n, row in enumerate(told)])
+        told = [("used", 0, 0, 50, 80), ("end", 0, 0, 0, 0)]
+        store.append("coverage", [CoverageRecord(vms[1], n, *row) for n, row in enumerate(told)])
+    found = orch.open(RUN).coverage()
+    assert found["samples"].isna().all()  # the size of one shard is unknown
+    names = ["pass", "counted", "once", "more", "never", "unknown", "unsized_shards"]
+    assert found[names].to_numpy().tolist() == [[1, 100, 70, 10, 20, 0, 1], [2, 100, 10, 0, 90, 0, 1]]
+    assert str(found["samples"].dtype) == "Int64"
 
 
 def test_unknown_is_never_0(own_home: Path):
