@@ -53,6 +53,35 @@ def read_bamboo(name: str, content: bytes) -> History:
     )
 
 
+def read_parcae(name: str, content: bytes) -> History:
+    """Read JF-D/Parcae's `p3.csv`, `ms,number of nodes` a line; of lines with one time the last counts.
+
+    The history ends with the last line. Raises HistoryError.
+    """
+    levels: dict[float, int] = {}
+    last = 0
+    for number, line in enumerate(_text(name, content).splitlines(), 1):
+        if not line.strip():
+            continue
+        where, fields = f"{name}:{number}", [field.strip() for field in line.split(",")]
+        if len(fields) != 2 or not all(f.isascii() and f.isdigit() and len(f) <= 15 for f in fields):
+            raise HistoryError(f"{where}: expected 'ms,nodes', each 0 or more and of at most 15 digits")
+        if int(fields[0]) < last:
+            raise HistoryError(f"{where}: the time is before that of the line above; sort the file")
+        last = int(fields[0])
+        levels[last / 1000] = int(fields[1])
+    if len(levels) < 2:
+        raise HistoryError(f"{name}:1: fewer than two different times, so there is no duration")
+    times = tuple(levels)
+    return History(
+        source=name,
+        sha256=hashlib.sha256(content).hexdigest(),
+        times_s=times[:-1],
+        capacity=tuple(levels.values())[:-1],
+        end_s=times[-1],
+    )
+
+
 def read_skypilot(name: str, content: bytes) -> History:
     """Read skypilot-org/spot-traces: `{"metadata": {"gap_seconds"}, "data": [0 or 1]}`, one file a zone.
 
@@ -83,7 +112,11 @@ def read_skypilot(name: str, content: bytes) -> History:
     )
 
 
-READERS: dict[str, Callable[[str, bytes], History]] = {"bamboo": read_bamboo, "skypilot": read_skypilot}
+READERS: dict[str, Callable[[str, bytes], History]] = {
+    "bamboo": read_bamboo,
+    "parcae": read_parcae,
+    "skypilot": read_skypilot,
+}
 
 
 def _text(name: str, content: bytes) -> str:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud.spot.formats import READERS, HistoryError, read_bamboo, read_skypilot
+from cloud.spot.formats import READERS, HistoryError, read_bamboo, read_parcae, read_skypilot
 from cloud.spot.history import History, facts
 
 
@@ -16,6 +16,11 @@ def test_bamboo_counts_nodes_alive():
     found = facts(history)
     assert (found.availability, found.interruptions, found.longest_outage_s) == (3 / 8, 1, 5.0)
     assert found.median_lifetime_s is None  # its begin was not seen
+
+
+def test_last_line_of_one_time_counts_in_parcae():
+    history = read_parcae("p.csv", b"0,1\n0,2\n2000,1\n5000,4\n")
+    assert (history.times_s, history.capacity, history.end_s) == ((0.0, 2.0), (2, 1), 5.0)
 
 
 @pytest.mark.parametrize(
@@ -28,6 +33,9 @@ def test_bamboo_counts_nodes_alive():
         (read_bamboo, b"5,add,a\n6,add,a\n", "f:2: this node is added"),
         (read_bamboo, b"5,add,a\n6,remove,b\n", "f:2: this node is removed"),
         (read_bamboo, b"5,add,a\n\xff", "f:2: the file is no UTF-8"),
+        (read_parcae, b"0,1\n5", "f:2: expected"),
+        (read_parcae, b"0,1\n5,-1\n", "f:2: expected"),
+        (read_parcae, b"5,1\n4,1\n", "f:2: the time is before"),
         (read_skypilot, b'{"metadata": {"gap_seconds": 60}, "data": [1,', "f:1: no valid JSON"),
         (read_skypilot, b'{"metadata": {"gap_seconds": -1}, "data": [1]}', "gap_seconds"),
         (read_skypilot, b'{"metadata": {"gap_seconds": 60}, "data": []}', "not empty"),
