@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import statistics
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 
@@ -67,3 +68,11 @@ def facts(history: History) -> Facts:
         mean_lifetime_s=statistics.fmean(whole) if whole else None,
         longest_outage_s=max((end - start for up, start, end in spells if not up), default=0.0),
     )
+
+
+def identical_sources(histories: Iterable[History]) -> list[tuple[str, ...]]:
+    """Names of sources with the same bytes, in order of appearance: each group has at least two."""
+    names: dict[str, list[str]] = {}
+    for history in histories:
+        names.setdefault(history.sha256, []).append(history.source)
+    return [tuple(group) for group in names.values() if len(group) > 1]

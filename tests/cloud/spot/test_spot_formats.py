@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloud.spot.formats import READERS, HistoryError, read_bamboo, read_parcae, read_skypilot
-from cloud.spot.history import History, facts
+from cloud.spot.history import History, facts, identical_sources
 
 
 def test_bamboo_counts_nodes_alive():
@@ -21,6 +21,13 @@ def test_bamboo_counts_nodes_alive():
 def test_last_line_of_one_time_counts_in_parcae():
     history = read_parcae("p.csv", b"0,1\n0,2\n2000,1\n5000,4\n")
     assert (history.times_s, history.capacity, history.end_s) == ((0.0, 2.0), (2, 1), 5.0)
+
+
+def test_identical_sources_are_named():
+    same, other = b"0,1\n5,1\n", b"0,1\n5,2\n"
+    histories = [read_parcae(name, content) for name, content in (("a", same), ("b", other), ("c", same))]
+    assert identical_sources(histories) == [("a", "c")]
+    assert identical_sources(histories[:2]) == []
 
 
 @pytest.mark.parametrize(
