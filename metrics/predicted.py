@@ -46,3 +46,9 @@ def pairs(run: RunNumbers) -> list[dict[str, Any]]:
             }
         )
     return found
+
+
+def not_predicted(run: RunNumbers) -> list[str]:
+    """Return why the run's plan predicted no samples/s; [] if it did, or if it has no prediction at all."""
+    prediction: Mapping[str, Any] = (run.meta.plan or {}).get("prediction") or {}
+    return [] if prediction.get("sps") is not None else [str(why) for why in prediction.get("unknown") or ()]

@@ -19,7 +19,7 @@ from metrics.events.bad_samples import bad_samples_of
 from metrics.events.evaluation import Evaluation, best_of, held_out, heldout_given, names_of
 from metrics.figures import FIGURES, SUMMARY
 from metrics.paper.comparison import compare
-from metrics.predicted import pairs
+from metrics.predicted import not_predicted, pairs
 from metrics.records import VmEnd
 from metrics.run import Records, RunNumbers
 from metrics.stats import Estimate
@@ -110,6 +110,7 @@ def summarise(store: Records | RunNumbers) -> dict[str, Any]:
             meta.published, run.study, run.matrix, [row.vm for row in run.vms], run.epoch_mean()
         ),
         "predicted": pairs(run),
+        "not_predicted": not_predicted(run),
         "agreement": _agreement(run),
         "raw": _raw(run),
         "warnings": sentences(run),

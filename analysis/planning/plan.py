@@ -186,7 +186,11 @@ class Plan:
             "raw_duration_s": self.raw_duration_s,
             "vm_usd": as_text(self.vm_usd),
             "checkpoints": None if self.checkpoints is None else self.checkpoints.as_dict(),
-            "prediction": {**as_json(self.prediction), **self.predicted_cost.as_json()},
+            "prediction": {
+                **as_json(self.prediction),
+                **self.predicted_cost.as_json(),
+                "unknown": [*self.prediction.unknown, *self.predicted_cost.unknown],
+            },
             "warnings": list(self.warnings),
             "notes": list(self.notes),
         }
@@ -295,7 +299,7 @@ def plan_of(
     epochs = warmup_end - start_epoch + measured
     expected, raw = (emulation.study_epoch_s, emulation.epoch_s) if emulation else (None, None)
     duration_s = None if expected is None else expected * epochs
-    prediction = predict(spec, book, rented=rented, places=_first_places(spec, peers))
+    prediction = predict(spec, book, rented=rented, places=_first_places(spec, peers), epochs=measured)
     tbs, vms = spec.swarm.target_batch_size, _sum(peer.first.usd_per_h for peer in peers)
     vm_usd = None
     if usd_per_h is not None and duration_s is not None:
@@ -327,7 +331,7 @@ def plan_of(
         old_prices=old,
         warnings=tuple(warnings_of(old, spec.prices, price_tolerance, rented=rented)),
         prediction=prediction,
-        predicted_cost=cost_of(prediction, tbs, tbs * epochs, vms),
+        predicted_cost=cost_of(prediction, tbs, _samples(spec, tbs * epochs), vms),
         checkpoints=planned_checkpoints(spec, book, duration_s, start_epoch),
         network_tuning=spec.network_tuning,
         task=None if spec.task is None else _task(spec, spec.task, emulation),
@@ -408,6 +412,12 @@ def _peer(slot: Slot, quote: Quoter, tolerance: Decimal | None) -> PlannedPeer:
     if slot.replace.policy == "cheapest_place":
         places.sort(key=lambda place: (place.usd_per_h is None, place.usd_per_h or 0))  # as the core does
     return PlannedPeer(slot.name, tuple(places), slot.replace.policy)
+
+
+def _samples(spec: ExperimentSpec, planned: int) -> int:
+    """Samples after which the run ends: those of its epochs, or fewer by `train.until.samples`."""
+    until = None if spec.train is None else spec.train.until
+    return planned if until is None or until.samples is None else min(planned, until.samples)
 
 
 def _first_places(spec: ExperimentSpec, peers: tuple[PlannedPeer, ...]) -> list[Resources]:

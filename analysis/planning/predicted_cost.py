@@ -25,6 +25,7 @@ class PredictedCost:
     usd_per_1m_samples: Value | None
     time_to_samples_s: Value | None
     usd_to_samples: Value | None
+    unknown: tuple[str, ...] = ()  # why dollars are unknown, besides the prediction's own reasons
 
     def as_json(self) -> dict[str, Any]:
         """Return plain JSON types."""
@@ -47,7 +48,8 @@ def cost_of(
     epochs = samples / target_batch_size
     time = _of(epoch, lambda s: s * epochs)
     if vm_usd_per_h is None or egress is None:
-        return PredictedCost(samples, None, None, time, None)
+        why = ("a VM has no price",) if vm_usd_per_h is None else ()
+        return PredictedCost(samples, None, None, time, None, why)
     vms, sent = float(vm_usd_per_h), float(egress)
     return PredictedCost(
         samples,

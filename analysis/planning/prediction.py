@@ -168,9 +168,12 @@ def predict(
     *,
     rented: bool = False,
     places: Sequence[Resources] | None = None,
+    epochs: int | None = None,
     seed: int = 0,
 ) -> Prediction:
     """Predict an experiment. `rented`: peers have public addresses. `places`: see `inputs_of`.
+
+    `epochs`: that are measured, whose means the intervals are for; None: those of the experiment.
 
     Intervals come from `_DRAWS` simulated runs with `seed`. Never raises for an experiment that cannot be predicted:
     the result says why.
@@ -183,7 +186,7 @@ def predict(
     calc_s, plain = inputs.tbs / sum(inputs.rates_sps), spec.swarm.plain
     spell_s, waited_s = expected_spell_s(found, inputs.path), wait_s(len(inputs.locations))
     comm_s = 0.0 if plain else found.seconds + spell_s + waited_s + inputs.work_s
-    draws = _Draws(inputs, found, plain, spec.measure.epochs)
+    draws = _Draws(inputs, found, plain, max(1, spec.measure.epochs if epochs is None else epochs))
     calc, comm = draws.run(np.random.default_rng(seed), draws.names)
     parts = {"calculation": calc_s}
     if not plain:

@@ -104,6 +104,10 @@ def _page(
                 html=table(predicted, "Predicted and measured figures", text=["what"]),
             )
         )
+    elif summary["not_predicted"]:
+        sections.append(
+            Section("Predicted before the run", f"Nothing: {'; '.join(summary['not_predicted'])}.")
+        )
     if vms:
         sections.append(
             files.section(

@@ -154,7 +154,14 @@ def test_a_figure_without_a_measurement_is_unknown_beside_its_prediction(tmp_pat
 @pytest.mark.parametrize("plan", [None, {}, {"prediction": None}])
 def test_a_run_without_a_prediction_has_no_rows(tmp_path, plan):
     with _store(tmp_path, {**_meta(), "plan": plan}) as store:
-        assert summarise(store)["predicted"] == []
+        found = summarise(store)
+    assert (found["predicted"], found["not_predicted"]) == ([], [])
+
+
+def test_why_nothing_was_predicted_is_kept(tmp_path):
+    plan = {"prediction": {"sps": None, "unknown": ["no step time of M on CPU:1"]}}
+    with _store(tmp_path, {**_meta(), "plan": plan}) as store:
+        assert summarise(store)["not_predicted"] == ["no step time of M on CPU:1"]
 
 
 def test_run_of_the_paper_s_transatlantic_experiment(tmp_path):

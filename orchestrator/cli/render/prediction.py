@@ -29,15 +29,15 @@ def prediction_lines(plan: Mapping[str, Any]) -> list[str]:
     here = plan["emulated"] and not TARGETS[plan["on"]].rents
     of = " of the real VMs, not of this machine" if here else ""
     lines = [f"  predicted{of}: {_with_interval(p['sps'])} samples/s{_granularity(p['granularity'])}"]
-    money = "$/1M samples unknown: " + "; ".join(p["unknown"] or ["a VM's price is unknown"])
-    if p["usd_per_1m_samples"] is not None:
-        money = (
-            f"{_dollars(p['usd_per_1m_samples'])} per 1M samples, {_dollars(p['usd_per_h'])}/h of VMs and egress; "
-            f"{_dollars(p['usd_to_samples'])}"
+    took, unknown = p["time_to_samples_s"], "; ".join(p["unknown"])
+    time = f"{duration(took['value'])} ({duration(took['low'])} to {duration(took['high'])}) for {p['samples']:,} samples"
+    if p["usd_per_1m_samples"] is None:
+        lines.append(f"    {time}; dollars are unknown: {unknown}")
+    else:
+        lines.append(
+            f"    {_dollars(p['usd_per_1m_samples'])} per 1M samples, {_dollars(p['usd_per_h'])}/h of VMs and egress; "
+            f"{_dollars(p['usd_to_samples'])} and {time}"
         )
-    took = p["time_to_samples_s"]
-    between = f"{duration(took['low'])} to {duration(took['high'])}"
-    lines.append(f"    {money} and {duration(took['value'])} ({between}) for {p['samples']:,} samples")
     lines.append(f"    most of an epoch: {_bottleneck(p['bottleneck'])}; {_widest(p['assumptions'])}")
     return lines
 

@@ -61,6 +61,7 @@ def test_an_unknown_price_leaves_the_time_known(unknown: str):
     found = cost_of(predicted(Value(10.0, 9.0, 11.0), egress), 10, 20, vms)
     assert (found.usd_per_h, found.usd_per_1m_samples, found.usd_to_samples) == (None, None, None)
     assert found.time_to_samples_s == Value(20.0, 18.0, 22.0)
+    assert found.unknown == (("a VM has no price",) if unknown == "vms" else ())
 
 
 def test_without_seconds_everything_is_unknown():
@@ -100,6 +101,29 @@ def test_a_plan_predicts_the_place_that_it_tries_first():
     assert plan.peers[0].first.location == cheap
     assert plan.prediction.sps == predict(load("geo-b2"), BOOK).sps
     assert plan.prediction.sps != predict(spec, BOOK).sps
+
+
+def test_samples_are_those_after_which_the_run_ends():
+    for until, samples in (("40_000", 40_000), ("10_000_000", 98_304)):
+        spec = load("geo-a2", [f"train.until.samples={until}"])
+        shown = plan_of(spec, BOOK, None).as_dict()["prediction"]
+        assert shown["samples"] == samples
+    half = plan_of(
+        load("geo-a2", ["train.until.samples=49_152"]), BOOK, None
+    ).predicted_cost.time_to_samples_s
+    whole = plan_of(load("geo-a2"), BOOK, None).predicted_cost.time_to_samples_s
+    assert half
+    assert whole
+    assert half.value == pytest.approx(whole.value / 2)
+
+
+def test_intervals_are_of_the_epochs_that_are_measured():
+    """Those left after a checkpoint: with fewer epochs the interval is wider."""
+    spec = load("geo-c8", ["measure.epochs=50"])
+    few, many = (plan_of(spec, BOOK, None, start_epoch=start).prediction.comm_s for start in (48, 0))
+    assert few
+    assert many
+    assert few.high - few.low > 1.2 * (many.high - many.low)
 
 
 def test_checkpoints_are_an_assumption_not_a_refusal():

@@ -60,7 +60,8 @@ def test_prediction_without_a_price_says_which_row_is_missing():
     spec = load("geo-b2")
     empty = type(BOOK).from_text(BOOK.text.splitlines()[0] + "\n", "empty.csv")
     lines = prediction_lines(plan_of(spec, empty, resolve_emulation(spec, 2)).as_dict())
-    assert "$/1M samples unknown: empty.csv has no price of egress" in lines[1]
+    assert "for 98,304 samples; dollars are unknown: empty.csv has no price of egress" in lines[1]
+    assert lines[1].endswith("; a VM has no price")
 
 
 def test_plan_of_an_older_version_has_no_prediction():
