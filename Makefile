@@ -7,7 +7,7 @@ CLOUD_STAMP := .venv/.installed-fake-ec2
 # and the fast tests use the idle cores meanwhile, at a priority that takes nothing from them: in a session of their
 # own, since the kernel first shares the CPU between sessions (autogroups) and only within one by priority.
 FAST := $(BIN)/python -m pytest -q -n 2 --dist loadfile -m
-IDLE := setsid sh -c '{ echo 19 > /proc/self/autogroup; } 2>/dev/null; exec "$$@"' sh \
+IDLE := setsid sh -c '{ echo 10 > /proc/self/autogroup; } 2>/dev/null; exec "$$@"' sh \
 	$(shell command -v chrt >/dev/null && echo 'chrt -i 0' || echo 'nice -n 19')
 # What the tests may use: the study's logs (never in this repository).
 export ORCH_SHARED ?= $(abspath ../shared)

@@ -45,11 +45,11 @@ class Loose(PowerSgdAverager):
         self._aggregating, self._registered = None, asyncio.Event()
         self._pending_groups_registered, self._state_updated = asyncio.Event(), asyncio.Event()
         self._running_groups = {}
-        self.prefix, self.next_chunk_timeout = "loose", 1.0
+        self.prefix, self.next_chunk_timeout = "loose", 3.0
         self.lock_averaged_tensors: Any = threading.Lock()
         self._averaged_tensors = tuple(torch.zeros(shape) for shape in SHAPES)
         self.total_size = sum(tensor.numel() for tensor in self._averaged_tensors)
-        self._matchmaking: Any = SimpleNamespace(request_timeout=0.2)
+        self._matchmaking: Any = SimpleNamespace(request_timeout=0.6)
         self.dht: Any = SimpleNamespace(peer_id=PeerID(bytes([18, 32, *[number] * 32])))
         self._p2p: Any = SimpleNamespace(peer_id=self.dht.peer_id, swarm=swarm)
         self.sent: dict[bytes, int] = {}  # bytes to others, by the group id of the stream
@@ -96,7 +96,7 @@ class Loose(PowerSgdAverager):
         with self._register_allreduce_group(group):
             return await self._aggregate_with_group(
                 group, min_vector_size=0, tensor_infos=None, weight=32.0, compression=Float16Compression(),
-                part_size_bytes=PART_BYTES, sender_timeout=1.0, reducer_timeout=2.0,
+                part_size_bytes=PART_BYTES, sender_timeout=3.0, reducer_timeout=6.0,
             )  # fmt: skip
 
 
