@@ -7,7 +7,7 @@ CLOUD_STAMP := .venv/.installed-fake-ec2
 # and the fast tests use the idle cores meanwhile, at a priority that takes nothing from them: in a session of their
 # own, since the kernel first shares the CPU between sessions (autogroups) and only within one by priority.
 FAST := $(BIN)/python -m pytest -q -n 2 --dist loadfile -m
-IDLE := setsid sh -c '{ echo 10 > /proc/self/autogroup; } 2>/dev/null; exec "$$@"' sh \
+IDLE := $(if $(shell command -v setsid),setsid sh -c '{ echo 10 > /proc/self/autogroup; } 2>/dev/null; exec "$$@"' sh) \
 	$(shell command -v chrt >/dev/null && echo 'chrt -i 0' || echo 'nice -n 19')
 # What the tests may use: the study's logs (never in this repository).
 export ORCH_SHARED ?= $(abspath ../shared)
@@ -32,7 +32,7 @@ test: $(STAMP) ## lint, and every test that runs on one machine
 	@mkdir -p build
 	@$(BIN)/ruff check --quiet . && $(BIN)/ruff format --check --quiet . # a second: refused now, not in 20 minutes
 	@$(IDLE) $(MAKE) --no-print-directory lint test-no-processes > build/test-no-processes.log 2>&1 & \
-	idle=$$!; trap 'kill -- -$$idle; wait $$idle; exit 130' INT TERM; \
+	idle=$$!; trap 'kill -- -$$idle 2>/dev/null || kill $$idle; wait $$idle; exit 130' INT TERM HUP; \
 	$(BIN)/python -m pytest -q -m '(processes or e2e) and not soak'; processes=$$?; \
 	echo "lint and the tests that start no processes (build/test-no-processes.log):"; \
 	wait $$idle; others=$$?; cat build/test-no-processes.log; exit $$((processes ? processes : others))

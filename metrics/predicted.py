@@ -6,8 +6,9 @@ never changes it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from metrics.figures import FIGURES
 from metrics.run import RunNumbers
@@ -29,17 +30,17 @@ def pairs(run: RunNumbers) -> list[dict[str, Any]]:
     Keys: `figure` (metrics.figures), `predicted` (value, low, high: its 90 % interval), `measured` and `error`
     (predicted / measured - 1) and `inside` (whether the interval holds the measured value). None: not measured.
     """
-    prediction: Mapping[str, Any] = (run.meta.plan or {}).get("prediction") or {}
+    prediction = _prediction(run)
     found: list[dict[str, Any]] = []
     for key, figure in _FIGURE_OF.items():
-        value: Mapping[str, float] | None = prediction.get(key)
+        value = _interval(prediction.get(key))
         if value is None:
             continue
         measured = FIGURES[figure].value(run)
         found.append(
             {
                 "figure": figure,
-                "predicted": {name: value[name] for name in ("value", "low", "high")},
+                "predicted": value,
                 "measured": measured,
                 "error": value["value"] / measured - 1 if measured else None,
                 "inside": None if measured is None else value["low"] <= measured <= value["high"],
@@ -50,5 +51,27 @@ def pairs(run: RunNumbers) -> list[dict[str, Any]]:
 
 def not_predicted(run: RunNumbers) -> list[str]:
     """Return why the run's plan predicted no samples/s; [] if it did, or if it has no prediction at all."""
-    prediction: Mapping[str, Any] = (run.meta.plan or {}).get("prediction") or {}
-    return [] if prediction.get("sps") is not None else [str(why) for why in prediction.get("unknown") or ()]
+    prediction = _prediction(run)
+    if prediction.get("sps") is not None:
+        return []
+    unknown: Any = prediction.get("unknown")
+    return [str(why) for why in cast(list[Any], unknown)] if isinstance(unknown, list) else []
+
+
+def _prediction(run: RunNumbers) -> Mapping[str, Any]:
+    """The prediction of the stored plan; {} if it has none, or one of another form."""
+    stored: Any = (run.meta.plan or {}).get("prediction")
+    return cast(Mapping[str, Any], stored) if isinstance(stored, Mapping) else {}
+
+
+def _interval(value: Any) -> dict[str, float] | None:
+    """A value and its interval; None if it is not stored as three finite numbers."""
+    if not isinstance(value, Mapping):
+        return None
+    found: dict[str, float] = {}
+    for name in ("value", "low", "high"):
+        one: Any = cast(Mapping[str, Any], value).get(name)
+        if not isinstance(one, int | float) or not math.isfinite(one):
+            return None
+        found[name] = float(one)
+    return found

@@ -29,6 +29,7 @@ class Pair:
     places: str  # "one place", or the continents
     method: str  # averaging, overlap and compression, where they differ from flat, none and float16
     model: str
+    host_contended: bool | None  # the host was too busy: the measurement says little about the prediction
     figure: str  # metrics.figures
     predicted: float
     low: float  # of the 90 % interval
@@ -70,6 +71,7 @@ def pairs_of(run: RunNumbers) -> list[Pair]:
             places=_places(locations),
             method=_method(document.get("swarm") or {}),
             model=str((meta.model and meta.model.name) or "unknown"),
+            host_contended=meta.host_contended,
             figure=row["figure"],
             predicted=row["predicted"]["value"],
             low=row["predicted"]["low"],
@@ -83,10 +85,10 @@ def pairs_of(run: RunNumbers) -> list[Pair]:
 
 
 def accuracy(found: Iterable[Pair]) -> list[Accuracy]:
-    """Return the errors by group and figure. Pairs without a measurement are left out."""
+    """Return the errors by group and figure. Left out: pairs without a measurement, and runs whose host was too busy."""
     groups: dict[tuple[str, ...], list[Pair]] = {}
     for pair in found:
-        if pair.error is not None:
+        if pair.error is not None and not pair.host_contended:
             key = (pair.places, pair.method, pair.model, pair.origin, pair.figure)
             groups.setdefault(key, []).append(pair)
     rows: list[Accuracy] = []

@@ -415,9 +415,12 @@ def _peer(slot: Slot, quote: Quoter, tolerance: Decimal | None) -> PlannedPeer:
 
 
 def _samples(spec: ExperimentSpec, planned: int) -> int:
-    """Samples after which the run ends: those of its epochs, or fewer by `train.until.samples`."""
+    """Samples after which the run ends: those of its epochs, or of fewer by `train.until.samples`, at an epoch's end."""
     until = None if spec.train is None else spec.train.until
-    return planned if until is None or until.samples is None else min(planned, until.samples)
+    if until is None or until.samples is None:
+        return planned
+    tbs = spec.swarm.target_batch_size
+    return min(planned, -(-until.samples // tbs) * tbs)
 
 
 def _first_places(spec: ExperimentSpec, peers: tuple[PlannedPeer, ...]) -> list[Resources]:

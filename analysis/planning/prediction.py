@@ -33,6 +33,7 @@ from cloud.prices.missing import MissingPrice, missing_egress
 from experiments.averaging.flat import FLAT
 from experiments.averaging.overlap import BLOCKING
 from experiments.catalog import StepTime, step_time
+from experiments.emulation.accelerators import HOST, resolved
 from experiments.schema.models import ExperimentSpec, Resources
 from experiments.schema.slots import slots
 from experiments.schema.trained_model import known_model
@@ -178,6 +179,9 @@ def predict(
     Intervals come from `_DRAWS` simulated runs with `seed`. Never raises for an experiment that cannot be predicted:
     the result says why.
     """
+    if not rented and spec.emulation is not None and resolved(spec.emulation, spec.task) == HOST:
+        why = "emulation.accelerators host trains on this machine, whose step time is unknown; see `orch try`"
+        return Prediction(spec.name, (why,))
     try:
         inputs, steps = inputs_of(spec, places)
         found = inputs.transfer()  # raises for a pair without figures

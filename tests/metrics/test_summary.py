@@ -151,7 +151,14 @@ def test_a_figure_without_a_measurement_is_unknown_beside_its_prediction(tmp_pat
     assert (row["measured"], row["error"], row["inside"]) == (None, None, None)
 
 
-@pytest.mark.parametrize("plan", [None, {}, {"prediction": None}])
+@pytest.mark.parametrize(
+    "plan",
+    [
+        None, {}, {"prediction": None}, {"prediction": "x"}, {"prediction": [1]}, {"prediction": {"unknown": 5}},
+        {"prediction": {"comm_s": 5}}, {"prediction": {"comm_s": {"value": 1.0}}},
+        {"prediction": {"comm_s": {"value": "1", "low": None, "high": 2.0}}},
+    ],
+)  # fmt: skip
 def test_a_run_without_a_prediction_has_no_rows(tmp_path, plan):
     with _store(tmp_path, {**_meta(), "plan": plan}) as store:
         found = summarise(store)

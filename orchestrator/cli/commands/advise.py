@@ -246,7 +246,10 @@ def _resources(spec: ExperimentSpec, places: str, clouds: str, accelerators: str
             ]
         except ValidationError as error:
             raise UsageError(f"--accelerators: {error.errors()[0]['msg']}") from error
-    return list({(one.infra, one.accelerators): one for one in chosen}.values())
+    first: dict[tuple[str, str], Resources] = {}
+    for one in chosen:
+        first.setdefault((one.infra, one.accelerators), one)  # as the file prefers: spot, or on demand
+    return list(first.values())
 
 
 def _varied(
@@ -297,6 +300,7 @@ def _compare(
     from analysis.planning.what_if import ChangeError, compared, override_of
     from cloud.prices.book import load_for
     from experiments.parse.load import load
+    from experiments.schema.errors import SpecError
     from orchestrator.cli.render.advice import what_if_json, what_if_text
     from orchestrator.errors import UsageError
 
@@ -305,7 +309,11 @@ def _compare(
     except ChangeError as error:
         raise UsageError(f"--what-if {error}") from error
     specs = {"": spec}
-    specs |= {change: load(experiment, [*overrides, one], matrix) for change, one in wanted.items()}
+    for change, one in wanted.items():
+        try:
+            specs[change] = load(experiment, [*overrides, one], matrix)
+        except SpecError as error:
+            raise UsageError(f"--what-if '{change}': {error}") from error
     priced = {change: (one, load_for(one.prices, rented=rented)) for change, one in specs.items()}
     found = compared(priced, rented=rented)
     samples = samples or spec.swarm.target_batch_size * spec.measure.all_epochs

@@ -19,7 +19,20 @@ US, EU, IOWA = (
     "gcp/us-central1/us-central1-b",
 )
 PAIR = Pair(
-    "r-1", "geo-b2", "emulated", "EU+US", "flat", "ConvNextLarge", "sps", 110.0, 90.0, 120.0, 100.0, 0.1, True
+    "r-1",
+    "geo-b2",
+    "emulated",
+    "EU+US",
+    "flat",
+    "ConvNextLarge",
+    False,
+    "sps",
+    110.0,
+    90.0,
+    120.0,
+    100.0,
+    0.1,
+    True,
 )
 
 
@@ -84,6 +97,11 @@ def test_a_measurement_that_is_unknown_counts_in_no_group_and_is_shown_as_unknow
     assert accuracy([unknown]) == []
     (row,) = predicted_table([unknown])
     assert (row["measured"], row["error"], row["inside"]) == ("unknown", "unknown", "unknown")
+
+
+def test_runs_of_a_busy_host_are_left_out_of_the_errors():
+    busy = pair(9.0, host_contended=True)
+    assert [row.n for row in accuracy([pair(0.1), busy, pair(0.2, host_contended=None)])] == [2]
 
 
 @given(

@@ -104,17 +104,17 @@ def test_a_plan_predicts_the_place_that_it_tries_first():
 
 
 def test_samples_are_those_after_which_the_run_ends():
-    for until, samples in (("40_000", 40_000), ("10_000_000", 98_304)):
+    for until, samples in (("40_000", 65_536), ("10_000_000", 98_304)):
         spec = load("geo-a2", [f"train.until.samples={until}"])
         shown = plan_of(spec, BOOK, None).as_dict()["prediction"]
         assert shown["samples"] == samples
-    half = plan_of(
-        load("geo-a2", ["train.until.samples=49_152"]), BOOK, None
+    third = plan_of(
+        load("geo-a2", ["train.until.samples=32_768"]), BOOK, None
     ).predicted_cost.time_to_samples_s
     whole = plan_of(load("geo-a2"), BOOK, None).predicted_cost.time_to_samples_s
-    assert half
+    assert third
     assert whole
-    assert half.value == pytest.approx(whole.value / 2)
+    assert third.value == pytest.approx(whole.value / 3)
 
 
 def test_intervals_are_of_the_epochs_that_are_measured():
@@ -146,3 +146,12 @@ def test_numbers_have_few_digits_so_that_machines_agree():
     spec = load("geo-b2")
     shown = plan_of(spec, BOOK, resolve_emulation(spec, 2)).as_dict()["prediction"]
     assert len(str(shown["sps"]["value"])) <= 6
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"), [("geo-b2", ["emulation.accelerators=host"]), ("stdlib-lm-2", [])]
+)
+def test_training_on_this_machines_own_cpu_is_not_predicted(name: str, changes: list[str]):
+    p = predict(load(name, changes), BOOK)
+    assert p.sps is None
+    assert "trains on this machine" in p.unknown[0]

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from analysis.planning.prediction import predict
 from cloud.prices.book import load as load_book
+from experiments.parse import find
 from experiments.parse.load import load
 from orchestrator.cli.app import run
 
@@ -212,7 +214,9 @@ def test_what_if_predicts_changes_beside_the_experiment(capsys: pytest.CaptureFi
     ("arguments", "sentence"),
     [
         (("--what-if", "+1 mars"), "--what-if no group is called mars"),
+        (("--what-if", "swarm.nothing=1"), "--what-if 'swarm.nothing=1': "),
         (("--what-if", "swarm.nothing=1"), "unknown key 'nothing'"),
+        (("--what-if", "+99 eu"), "--what-if '+99 eu': "),
         (("--what-if", "+1 eu", "--min-sps", "3"), "leave out the goals and --write"),
     ],
 )
@@ -223,3 +227,23 @@ def test_a_wrong_change_is_one_sentence(
     assert out == ""
     assert sentence in err
     assert len(err.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_place_is_priced_as_the_file_prefers(
+    first: bool, capsys: pytest.CaptureFixture[str], tmp_path: Path
+):
+    """Spot and on demand in one zone: the file's first choice counts, as in `orch plan`."""
+    at = "gcp/us-central1/us-central1-a"
+    places = ", ".join(
+        f'{{infra: {at}, accelerators: "T4:1", use_spot: {str(spot).lower()}}}' for spot in (first, not first)
+    )
+    text = yaml.safe_load((find("geo-a2", shipped=True)).read_text())
+    text["peers"] = [{"name": "us", "count": 2, "any_of": yaml.safe_load(f"[{places}]")}]
+    file = tmp_path / "mine.yaml"
+    file.write_text(yaml.safe_dump(text))
+    assert run(["advise", str(file), "--peers", "2", "-o", "json"]) == 0
+    (proposal,) = json.loads(capsys.readouterr().out)["proposals"]
+    assert run(["plan", str(file), "-o", "json"]) == 0
+    planned = json.loads(capsys.readouterr().out)["prediction"]["usd_per_h"]
+    assert proposal["usd_per_h"]["value"] == pytest.approx(planned["value"], rel=1e-4)
