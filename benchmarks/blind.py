@@ -1,4 +1,4 @@
-"""Draw experiments that nobody has run, and predict them before they run.
+"""Draw random experiments and predict them before anybody runs them.
 
     python -m benchmarks.blind                        # the study and its predictions, from the committed seed
     orch study run benchmarks/blind/blind-12.yaml     # run them; `orch compare blind-12` shows predicted and measured

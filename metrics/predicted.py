@@ -1,4 +1,4 @@
-"""What a run's plan predicted, beside what was measured. Pure.
+"""Compares what a run's plan predicted with what was measured. Pure.
 
 A prediction is made before the run and stored with its plan (`orch plan -o json`, key `prediction`), so a newer predictor
 never changes it.
@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from metrics.figures import FIGURES
+from metrics.readable import number
 from metrics.run import RunNumbers
 
 _FIGURE_OF = {
@@ -47,6 +48,19 @@ def pairs(run: RunNumbers) -> list[dict[str, Any]]:
             }
         )
     return found
+
+
+def words(pair: Mapping[str, Any]) -> dict[str, str]:
+    """Format a row of `pairs` for a table."""
+    value, error = pair["predicted"], pair["error"]
+    return {
+        "figure": FIGURES[pair["figure"]].words,
+        "predicted": number(value["value"]),
+        "90 % interval": f"{number(value['low'])} to {number(value['high'])}",
+        "measured": number(pair["measured"]),
+        "error": "unknown" if error is None else f"{error:+.1%}",
+        "inside": {None: "unknown", True: "yes", False: "no"}[pair["inside"]],
+    }
 
 
 def not_predicted(run: RunNumbers) -> list[str]:

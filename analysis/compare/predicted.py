@@ -1,4 +1,4 @@
-"""How close predictions were: each run's plan beside its measurement, and the errors of many runs. Pure.
+"""Errors of predictions, over many runs. Pure.
 
 Only what was predicted before a run counts: the prediction is the one that the run's plan stored (`metrics.predicted`). Runs
 are grouped by what the predictor calculates from: the kind of places, the averaging method and the model.
@@ -15,7 +15,6 @@ from cloud.prices.classes import continent
 from metrics.figures import FIGURES
 from metrics.predicted import pairs
 from metrics.provenance import origin_mark
-from metrics.readable import number
 from metrics.run import RunNumbers
 
 
@@ -133,22 +132,6 @@ def accuracy_table(rows: Sequence[Accuracy]) -> list[dict[str, str]]:
 def accuracy_document(found: Sequence[Pair]) -> dict[str, Any]:
     """Return the pairs and the errors in JSON types."""
     return {"pairs": [asdict(pair) for pair in found], "accuracy": [asdict(row) for row in accuracy(found)]}
-
-
-def predicted_table(found: Iterable[Pair]) -> list[dict[str, str]]:
-    """Return one row per run and predicted figure, formatted."""
-    return [
-        {
-            "run": pair.run_id,
-            "figure": FIGURES[pair.figure].words,
-            "predicted": number(pair.predicted),
-            "90 % interval": f"{number(pair.low)} to {number(pair.high)}",
-            "measured": number(pair.measured),
-            "error": "unknown" if pair.error is None else f"{pair.error:+.1%}",
-            "inside": {None: "unknown", True: "yes", False: "no"}[pair.inside],
-        }
-        for pair in found
-    ]
 
 
 def _places(locations: Sequence[str]) -> str:

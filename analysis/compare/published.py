@@ -15,7 +15,6 @@ from itertools import combinations
 from statistics import median
 from typing import Any
 
-from analysis.compare.predicted import Pair
 from experiments.study_file.limits import FIGURES as COMPARED
 from experiments.study_file.limits import Limit
 from metrics.provenance import host_mark, origin_mark, scales_mark
@@ -48,7 +47,7 @@ class ComparedRun:
     evaluation: Figures | None = (
         None  # figures on held-out data after the last evaluated epoch; None: not evaluated
     )
-    predicted: tuple[Pair, ...] = ()  # what its plan said, beside what was measured
+    predicted: tuple[Mapping[str, Any], ...] = ()  # `metrics.predicted.pairs`
 
     @property
     def origin(self) -> str:
@@ -174,16 +173,7 @@ def compare_document(
                 "origin": row.origin,
                 "scales": None if row.scales is None else dict(row.scales),
                 "evaluation": None if row.evaluation is None else dict(row.evaluation),
-                "predicted": [
-                    {
-                        "figure": pair.figure,
-                        "predicted": {"value": pair.predicted, "low": pair.low, "high": pair.high},
-                        "measured": pair.measured,
-                        "error": pair.error,
-                        "inside": pair.inside,
-                    }
-                    for pair in row.predicted
-                ],
+                "predicted": [dict(pair) for pair in row.predicted],
             }
             for row in rows
         ],

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from analysis.compare.paper import printed_figure, run_name
-from analysis.compare.predicted import pairs_of
 from analysis.compare.published import COMPARED, ComparedRun
 from analysis.replay import ReadRun, RunRow, read_folder
 from analysis.sources import opened
@@ -18,6 +17,7 @@ from experiments.schema.errors import SpecError
 from experiments.study_file.basis import Basis, paper_basis
 from metrics.epochs.throughput import dropped_rounds
 from metrics.figures import compared_figure
+from metrics.predicted import pairs
 from metrics.tables import evaluations
 
 LOOPBACK = "loopback: no distance"
@@ -58,7 +58,7 @@ def compared_run(
         is_emulated=run.meta.emulated,
         scales=row.ran.scales,
         evaluation=evaluated[-1]["figures"] if (evaluated := evaluations(run)) else None,
-        predicted=tuple(pairs_of(run)),
+        predicted=tuple(pairs(run)),
     )
 
 

@@ -1,4 +1,4 @@
-"""What a change of an experiment would do to its prediction, beside the experiment as it is. Pure."""
+"""Compares the prediction of an experiment with that of a changed one. Pure."""
 
 from __future__ import annotations
 

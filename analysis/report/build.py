@@ -101,7 +101,7 @@ def _page(
                 "Predicted before the run",
                 "What the plan said of the epochs, at full scale, and what was measured. Dollars are those of VMs and of "
                 "egress between peers; the prediction assumes no preemptions.",
-                html=table(predicted, "Predicted and measured figures", text=["what"]),
+                html=table(predicted, "Predicted and measured figures", text=["figure"]),
             )
         )
     elif summary["not_predicted"]:

@@ -14,6 +14,7 @@ from metrics.events.evaluation import LOWER_IS_BETTER, accuracy_words, evaluatio
 from metrics.figures import FIGURES, PAPER, Figure, headlines
 from metrics.host_load import describe_host
 from metrics.learning_curve import target_name, target_words
+from metrics.predicted import words
 from metrics.readable import duration, few, number, size, usd
 from metrics.records import EpochRecord, UtilisationRecord
 from metrics.run import RunNumbers
@@ -647,21 +648,8 @@ def comparison_rows(summary: Summary) -> list[dict[str, Any]]:
 
 
 def predicted_rows(summary: Summary) -> list[dict[str, str]]:
-    """Return what was predicted before the run and what was measured, formatted for a table; [] if nothing was."""
-    rows: list[dict[str, str]] = []
-    for pair in summary["predicted"]:
-        figure, value = FIGURES[pair["figure"]], pair["predicted"]
-        rows.append(
-            {
-                "what": figure.words,
-                "predicted": number(value["value"]),
-                "90 % interval": f"{number(value['low'])} to {number(value['high'])}",
-                "measured": number(pair["measured"]),
-                "error": "unknown" if pair["error"] is None else f"{pair['error']:+.1%}",
-                "inside": {None: "unknown", True: "yes", False: "no"}[pair["inside"]],
-            }
-        )
-    return rows
+    """Return predicted and measured figures, formatted for a table; [] if nothing was predicted."""
+    return [words(pair) for pair in summary["predicted"]]
 
 
 def _estimate_card(figure: Figure, estimate: Mapping[str, Any] | None, summary: Summary) -> Card:

@@ -41,16 +41,7 @@ def read_bamboo(name: str, content: bytes) -> History:
         (alive.add if event == "add" else alive.remove)(node)
         last = ms
         levels[ms / 1000] = len(alive)
-    if len(levels) < 2:
-        raise HistoryError(f"{name}:1: fewer than two different times, so there is no duration")
-    times = tuple(levels)
-    return History(
-        source=name,
-        sha256=hashlib.sha256(content).hexdigest(),
-        times_s=times[:-1],
-        capacity=tuple(levels.values())[:-1],
-        end_s=times[-1],
-    )
+    return _until_the_last(name, content, levels)
 
 
 def read_parcae(name: str, content: bytes) -> History:
@@ -70,16 +61,7 @@ def read_parcae(name: str, content: bytes) -> History:
             raise HistoryError(f"{where}: the time is before that of the line above; sort the file")
         last = int(fields[0])
         levels[last / 1000] = int(fields[1])
-    if len(levels) < 2:
-        raise HistoryError(f"{name}:1: fewer than two different times, so there is no duration")
-    times = tuple(levels)
-    return History(
-        source=name,
-        sha256=hashlib.sha256(content).hexdigest(),
-        times_s=times[:-1],
-        capacity=tuple(levels.values())[:-1],
-        end_s=times[-1],
-    )
+    return _until_the_last(name, content, levels)
 
 
 def read_skypilot(name: str, content: bytes) -> History:
@@ -117,6 +99,20 @@ READERS: dict[str, Callable[[str, bytes], History]] = {
     "parcae": read_parcae,
     "skypilot": read_skypilot,
 }
+
+
+def _until_the_last(name: str, content: bytes, levels: dict[float, int]) -> History:
+    """The history of capacities by the seconds at which they begin, in order; it ends with the last of these."""
+    if len(levels) < 2:
+        raise HistoryError(f"{name}:1: fewer than two different times, so there is no duration")
+    times = tuple(levels)
+    return History(
+        source=name,
+        sha256=hashlib.sha256(content).hexdigest(),
+        times_s=times[:-1],
+        capacity=tuple(levels.values())[:-1],
+        end_s=times[-1],
+    )
 
 
 def _text(name: str, content: bytes) -> str:

@@ -176,8 +176,8 @@ class SwarmOptimizer(hivemind.Optimizer):
         return self.has_diverged() or self.local_epoch < self.tracker.global_epoch
 
     def _update_global_epoch(self, grad_scaler: Any) -> None:
-        # After a standstill this peer's own estimate says that the epoch is over. And others may have begun to train since
-        # the last fetch, as in the first epochs if these are short: nobody steps alone without having asked.
+        # After a standstill this peer's own estimate says that the epoch is over. A peer that knows of no other one asks
+        # before it steps alone: in short first epochs, others may have begun to train since the last fetch.
         if self.progress.stale or not self._others_expected():
             with self.tracker.pause_updates():
                 self.progress.ask(float(self.matchmaking_time or 5.0))

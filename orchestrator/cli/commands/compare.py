@@ -198,13 +198,13 @@ def comparison_document(study: str | None, compared: Compared) -> dict[str, Any]
 
 def comparison_text(study: str | None, compared: Compared, form: Format, wide: bool = False) -> str:
     """Format the comparison, ending in a newline. `wide`: replayed figures in every column of the table."""
-    from analysis.compare.predicted import predicted_table
     from analysis.compare.published import long_rows
     from analysis.report.study.comparison import study_checks, unlike_published
     from analysis.report.study.differences import AGAINST_COLUMNS, against_rows
     from analysis.report.study.expectations import expected_lines
     from analysis.report.study.held_out import evaluation_table, held_out_lines
     from analysis.report.study.options import GAIN_COLUMNS, gain_long_rows, gain_notes, gain_table
+    from metrics.predicted import words
 
     if form in (Format.json, Format.yaml):
         document = comparison_document(study, compared)
@@ -248,7 +248,7 @@ def comparison_text(study: str | None, compared: Compared, form: Format, wide: b
     lines += held_out_lines(compared.held_out)
     if compared.differences is None and (evaluated := evaluation_table(compared.rows)):
         lines += ["", _table_text(evaluated)]
-    if predicted := predicted_table(pair for row in compared.rows for pair in row.predicted):
+    if predicted := [{"run": row.run_id, **words(pair)} for row in compared.rows for pair in row.predicted]:
         lines += ["", "Predicted before the runs:", _table_text(predicted)]
     return "\n".join(lines) + "\n"
 

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from synthetic_runs import epoch, vm
 
-from analysis.compare.predicted import Pair, accuracy, accuracy_table, pairs_of, predicted_table
+from analysis.compare.predicted import Pair, accuracy, accuracy_table, pairs_of
+from metrics.predicted import words
 from metrics.run import RunNumbers
 from metrics.store.database import RunStore
 
@@ -92,10 +93,14 @@ def test_errors_of_a_group_by_hand():
     }  # fmt: skip
 
 
-def test_a_measurement_that_is_unknown_counts_in_no_group_and_is_shown_as_unknown():
+def test_a_measurement_that_is_unknown_counts_in_no_group():
     unknown = replace(PAIR, measured=None, error=None, inside=None)
     assert accuracy([unknown]) == []
-    (row,) = predicted_table([unknown])
+
+
+def test_what_was_not_measured_is_shown_as_unknown():
+    value = {"value": 110.0, "low": 90.0, "high": 120.0}
+    row = words({"figure": "sps", "predicted": value, "measured": None, "error": None, "inside": None})
     assert (row["measured"], row["error"], row["inside"]) == ("unknown", "unknown", "unknown")
 
 
