@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks.one_peer import Case, interval, peer_rate, task
+from benchmarks.one_peer import Case, interval, peer_window, task
 from cloud.storage.client import make_client
 from cloud.storage.swift import SwiftServer
 from tests.experiments.peer_rig import RUN, PeerProcess, config_of
@@ -50,7 +50,8 @@ def train(
         peer.leave()
     finally:
         peer.kill()
-    return peer_rate(folder), done["checkpoints"]["stored"]
+    window = peer_window(folder)
+    return window.samples / (window.ended_s - window.began_s), done["checkpoints"]["stored"]
 
 
 def main() -> None:
