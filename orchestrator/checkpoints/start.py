@@ -15,6 +15,7 @@ from experiments.schema.models import ExperimentSpec
 from orchestrator.checkpoints.sources import run_checkpoints
 from orchestrator.errors import UsageError
 from orchestrator.home import resolve_run, run_folder
+from orchestrator.launch.earlier_data import earlier_positions
 from orchestrator.launch.rent_checks import STORE_KEYS, aws_buckets, aws_written, reads_by_role
 from orchestrator.launch.start_from import StartFrom, differences, training_settings
 from orchestrator.launch.store_client import client_options, store_keys
@@ -55,7 +56,8 @@ def find_start(text: str, spec: ExperimentSpec, on: str, home: Path, environ: Ma
     _check_optimizer(text, spec, found)
     before = found.manifest.trained_with
     named = () if before is None else differences(training_settings(spec), before)
-    return StartFrom(found.prefix, found.manifest.name, found.manifest.epoch, found.folder, named)
+    _, anew = earlier_positions(home, found.prefix.rpartition("/")[2], spec)
+    return StartFrom(found.prefix, found.manifest.name, found.manifest.epoch, found.folder, named, anew)
 
 
 def _of_url(

@@ -8,6 +8,7 @@ import os
 import platform
 import shutil
 import time
+from collections.abc import Mapping
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -47,6 +48,7 @@ from orchestrator.errors import RunFailedError, UsageError
 from orchestrator.home import make_home
 from orchestrator.home import run_folder as folder_of
 from orchestrator.launch.checkpoint_config import CHECKPOINTS, checkpoint_prefix
+from orchestrator.launch.earlier_data import earlier_positions
 from orchestrator.launch.local_store import dataset_of, store_place
 from orchestrator.launch.plan_run import RunPlan
 from orchestrator.launch.preemptions import preempt_options
@@ -98,7 +100,7 @@ def prepare(
                 if rented:
                     meta = sky_meta(meta, spec, home)
                 keep_reserve(folder)
-                _write_store(folder / "run.db", meta, created(run), now_s)
+                _write_store(folder / "run.db", meta, created(run), now_s, _positions(home, meta, spec))
             except BaseException:
                 shutil.rmtree(folder, ignore_errors=True)  # an incomplete run, with secrets in it
                 raise
@@ -113,7 +115,15 @@ def prepare(
     return folder
 
 
-def _write_store(path: Path, meta: RunMeta, fact: Fact, now_s: float) -> None:
+def _positions(home: Path, meta: RunMeta, spec: ExperimentSpec) -> Mapping[str, Any]:
+    """Where the slots go on in the data: with a checkpoint of an earlier run, where they were in that run."""
+    start = meta.start_from
+    if start is None:
+        return {}
+    return earlier_positions(home, str(start["prefix"]).rpartition("/")[2], spec)[0]
+
+
+def _write_store(path: Path, meta: RunMeta, fact: Fact, now_s: float, positions: Mapping[str, Any]) -> None:
     """Create the database atomically: another launch of this id must not find one without a run in it."""
     new = path.with_name("run.db.new")
     for left in path.parent.glob("run.db.new*"):  # left by a launch that was killed here
@@ -121,6 +131,8 @@ def _write_store(path: Path, meta: RunMeta, fact: Fact, now_s: float) -> None:
     with RunStore.open_writer(new) as store, store.transaction():
         for key, value in meta.to_json().items():
             store.set_meta(key, value)
+        if positions:
+            store.set_meta("epoch_positions", positions)
         row = EventRecord(0, now_s, fact.kind, "", -1, "", "", "", fact.cause, fact.data_json)
         store.append("events", [row])
     new.rename(path)  # a closed SQLite database is this one file

@@ -21,6 +21,7 @@ class StartFrom:
     differences: tuple[
         str, ...
     ] = ()  # from the run that stored it, such as "target batch size 512 instead of 256"
+    data_anew: str = ""  # why the data starts from the beginning; "": each slot goes on where it was
 
     def to_json(self) -> dict[str, Any]:
         """The value of `RunMeta.start_from`."""
@@ -33,9 +34,14 @@ class StartFrom:
             f"starts from {self.prefix}/{self.name}: epoch {self.epoch + 1} is its first one, with {warmup - self.epoch} "
             f"warm-up + {measured} measured epochs left; duration and cost above are those of the epochs left"
         )
+        data = (
+            f"the data starts from the beginning: {self.data_anew}"
+            if self.data_anew
+            else f"each peer's data goes on where it was at the end of epoch {self.epoch}"
+        )
         if not self.differences:
-            return (begins,)
-        return (begins, f"differs from the run that stored {self.name}: {'; '.join(self.differences)}")
+            return (data, begins)
+        return (data, begins, f"differs from the run that stored {self.name}: {'; '.join(self.differences)}")
 
 
 def training_settings(spec: ExperimentSpec) -> dict[str, Any]:

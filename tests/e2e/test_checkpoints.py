@@ -112,6 +112,13 @@ def goes_on_from(before: Running, sha: str, name: str) -> None:
     folder = before.folder.with_name("more")
     with RunStore.open_reader(folder / "run.db") as store:
         assert {row.epoch for row in store.records("epochs")} == {LAST + 1, LAST + 2}
+        positions = dict(store.meta("epoch_positions"))
+    with RunStore.open_reader(before.folder / "run.db") as store:
+        ended_at = {slot: dict(known["at"])[LAST] for slot, known in store.meta("epoch_positions").items()}
+    assert {slot: dict(known["at"])[LAST] for slot, known in positions.items()} == ended_at, (
+        "the data goes on"
+    )
+    assert all(position["pass"] or position["done"] or position["samples"] for position in ended_at.values())
     ended = [read_status(file) for file in (folder / "vms").glob("*-0/status.json")]
     assert sha not in {status.get("parameters_sha") for status in ended}, "it was trained further"
 

@@ -51,7 +51,7 @@ class Checkpoints:
         self._knows_last = True  # whether that is the newest of all peers
         self._base: Manifest | None = None  # with which training began
         self.restored_epoch: int | None = (
-            None  # of the run's own checkpoint, if training goes on from it and not from a living swarm
+            None  # if training goes on from a checkpoint and not from a living swarm
         )
         self._writes_last = False
         self._found_epoch = -1  # of the last checkpoint, if another peer stored it
@@ -84,7 +84,7 @@ class Checkpoints:
         self._base = manifest
         if began != "joined":
             self._set_began(State(manifest.epoch, self._unix_s()))
-            self.restored_epoch = manifest.epoch if fetched.own else None
+            self.restored_epoch = manifest.epoch
         self._report.restored(
             RestoredEntry(
                 manifest.name,

@@ -422,6 +422,40 @@ def test_a_run_begins_with_the_newest_checkpoint_of_a_local_run(
     assert options.restore_arguments == {"prefix": prefix, "folder": str(kept)}
 
 
+_POSITIONS = {
+    "a-0": {"vm": "x", "since": 0, "at": [[2, {"pass": 1, "done": [0, 0], "shard": 1, "samples": 9}]]}
+}
+
+
+@pytest.mark.parametrize(
+    ("known", "change", "why"),
+    [
+        (_POSITIONS, "measure.epochs=7", ""),
+        (None, "measure.epochs=7", f"{LOCAL} reported no position in it"),
+        (_POSITIONS, "seed=5", f"its seed is not that of {LOCAL}"),
+        (_POSITIONS, "data.shards=s3://digits/train-000000.tar", f"its shards are not those of {LOCAL}"),
+        (_POSITIONS, "peers[0].count=3", f"its peers are not those of {LOCAL}"),
+    ],
+)
+def test_the_data_goes_on_where_the_slots_were_if_it_is_the_same(
+    world: World, orch: Call, monkeypatch: pytest.MonkeyPatch, known: Any, change: str, why: str
+):
+    folder = run_folder(world.home, "next")
+    monkeypatch.setattr(client, "launch", lambda run_id, home: client.RunConnection(run_id, folder))
+    if known is not None:
+        with RunStore.open_writer(run_folder(world.home, LOCAL) / "run.db") as store, store.transaction():
+            store.set_meta("epoch_positions", known)
+    code, _, err = orch(
+        "launch", "mine.yaml", "--from", LOCAL, "--yes", "--detach", "--run-id", "next", "--set", "measure.epochs=6",
+        "--set", change,
+    )  # fmt: skip
+    assert code == 0, err
+    told = "each peer's data goes on where it was at the end of epoch 2"
+    assert (f"the data starts from the beginning: {why}" if why else told) in err
+    with RunStore.open_reader(folder / "run.db") as store:
+        assert store.meta("epoch_positions") == (None if why else known)
+
+
 def test_the_plan_is_that_of_the_epochs_left(world: World, orch: Call, monkeypatch: pytest.MonkeyPatch):
     at = ("mine.yaml", "--set", "measure.epochs=6")
     _, whole, _ = orch("plan", *at, "-o", "json")

@@ -1,0 +1,40 @@
+"""Where the slots of an earlier run were in the data, for a run that begins with a checkpoint of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from experiments.parse.load import from_document
+from experiments.schema.errors import SpecError
+from experiments.schema.models import ExperimentSpec
+from experiments.schema.shards import shard_urls
+from experiments.schema.slots import slots
+from metrics.store.database import RunStore, StoreError
+from orchestrator.home import run_folder
+
+
+def earlier_positions(home: Path, run_id: str, spec: ExperimentSpec) -> tuple[Mapping[str, Any], str]:
+    """Return meta's `epoch_positions` of the earlier run, or nothing and why the data starts from the beginning.
+
+    They are positions in the same data only if shards, seed and slots are the same in both runs.
+    """
+    file = run_folder(home, run_id) / "run.db"
+    if not file.is_file():
+        return {}, f"where {run_id} was in it is not known on this machine"
+    try:
+        with RunStore.open_reader(file) as store:
+            document, known = store.run_meta().document, dict(store.meta("epoch_positions") or {})
+        before = from_document(document)
+    except (StoreError, SpecError) as error:
+        return {}, f"the database of {run_id} cannot be read ({error})"
+    if sorted(set(shard_urls(before.data.shards))) != sorted(set(shard_urls(spec.data.shards))):
+        return {}, f"its shards are not those of {run_id}"
+    if before.seed != spec.seed:
+        return {}, f"its seed is not that of {run_id}"
+    if {slot.name for slot in slots(before)} != {slot.name for slot in slots(spec)}:
+        return {}, f"its peers are not those of {run_id}"
+    if not known:
+        return {}, f"{run_id} reported no position in it"
+    return known, ""
