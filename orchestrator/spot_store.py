@@ -158,6 +158,6 @@ def _path(name: str, home: Path) -> Path:
     if not _NAME.fullmatch(name):
         raise UsageError(
             f"{name[:80]!r}: the name of an import has a-z, 0-9, '.', '_' and '-', starts with a letter or digit, and "
-            "has at most 63 characters; choose one with --name"
+            "has at most 63 characters; `orch spot import FILE --name NAME` chooses one"
         )
     return spot_folder(home) / f"{name}.json"

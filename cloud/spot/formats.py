@@ -27,7 +27,8 @@ def read_bamboo(name: str, content: bytes) -> History:
     The history begins with the first event: what was alive before it is not recorded. Raises HistoryError.
     """
     events: list[tuple[str, int, list[str], list[str]]] = []
-    for where, fields in read_rows(name, content):
+    for number, fields in read_rows(name, content):
+        where = f"{name}:{number}"
         if len(fields) != 3 or fields[1] not in ("add", "remove") or not fields[2]:
             raise HistoryError(f"{where}: expected 'ms,add,node' or 'ms,remove,node'")
         ms = whole_number(fields[0])
@@ -49,8 +50,8 @@ def read_bamboo_counts(name: str, content: bytes, now_s: float = math.inf) -> Hi
     kept: list[tuple[int, float, int]] = []  # line, seconds, VMs
     dropped: list[tuple[int, float, int]] = []
     latest_s = -math.inf
-    for where, fields in read_rows(name, content):
-        number = int(where.rpartition(":")[2])
+    for number, fields in read_rows(name, content):
+        where = f"{name}:{number}"
         count = whole_number(fields[2], _LARGEST_COUNT) if len(fields) == 3 else None
         if count is None:
             raise HistoryError(f"{where}: expected 'YYYY-MM-DD, HH:MM:SS, number of VMs'")
@@ -59,6 +60,8 @@ def read_bamboo_counts(name: str, content: bytes, now_s: float = math.inf) -> Hi
         except ValueError:
             raise HistoryError(f"{where}: the first two fields must be a date and a time of day") from None
         at_s = at.timestamp()
+        if at_s < 0:
+            raise HistoryError(f"{where}: {fields[0]} is before 1970")
         if at_s > now_s + _ZONES_S:
             raise HistoryError(f"{where}: {fields[0]} {fields[1]} is in the future")
         if at_s < latest_s - _LARGEST_STEP_BACK_S:
@@ -88,7 +91,8 @@ def read_parcae(name: str, content: bytes) -> History:
     """
     levels: dict[float, int] = {}
     last = 0
-    for where, fields in read_rows(name, content):
+    for number, fields in read_rows(name, content):
+        where = f"{name}:{number}"
         numbers = [whole_number(field) for field in fields]
         if len(numbers) != 2 or numbers[0] is None or numbers[1] is None:
             raise HistoryError(f"{where}: expected 'ms,nodes', each 0 or more and of at most 15 digits")

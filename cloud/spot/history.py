@@ -7,6 +7,8 @@ import math
 import statistics
 from dataclasses import dataclass
 
+from cloud.spot.text import LATEST_AT_S
+
 
 @dataclass(frozen=True)
 class History:
@@ -42,6 +44,8 @@ class History:
             raise ValueError("complete and censored lifetimes of nodes are known together or not at all")
         if min(self.node_lifetimes_s or (0.0,)) < 0 or (self.nodes_censored or 0) < 0:
             raise ValueError("lifetimes of nodes, and their number, are 0 or more")
+        if self.began_at_s is not None and not 0 <= self.began_at_s <= LATEST_AT_S - self.end_s:
+            raise ValueError("the dates of a history are of the years 1970 to 9999")
         if any(not edges[0] <= a < b <= edges[-1] for a, b in self.gaps_s):
             raise ValueError("a gap lies within the history")
 

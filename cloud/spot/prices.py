@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
-from cloud.spot.text import HistoryError, item_line, read_json, read_text, sha256_of
+from cloud.spot.text import LATEST_AT_S, HistoryError, item_line, read_json, read_text, sha256_of
 
 CATALOG_COLUMNS = ("InstanceType", "AcceleratorName", "AcceleratorCount", "SpotPrice", "Region")
 _AWS_KEYS = ("Timestamp", "AvailabilityZone", "InstanceType", "SpotPrice")
@@ -63,6 +63,8 @@ class PriceHistory:
             raise ValueError("a price history has at least one price")
         if any(not price.usd_per_h.is_finite() or price.usd_per_h <= 0 for price in self.prices):
             raise ValueError("a price is finite and above 0")
+        if any(price.at_s is not None and not 0 <= price.at_s <= LATEST_AT_S for price in self.prices):
+            raise ValueError("the dates of prices are of the years 1970 to 9999")
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +200,8 @@ def _aws_price(row: object, now_s: float) -> SpotPrice:
     except ValueError:
         raise ValueError("Timestamp must be a time such as 2026-11-20T12:00:00+00:00") from None
     at_s = (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
+    if not 0 <= at_s <= LATEST_AT_S:
+        raise ValueError("Timestamp must be of the years 1970 to 9999")
     if at_s > now_s + _CLOCK_S:
         raise ValueError(f"{at.isoformat()} is in the future")
     return SpotPrice(at_s, region_of_zone(zone), zone, instance, product, None, usd_of(row["SpotPrice"]))

@@ -10,6 +10,9 @@ from typing import Any
 LARGEST_BYTES = 64 * 2**20
 """Size of the largest source that is read."""
 
+LATEST_AT_S = 253_402_300_799
+"""Unix time of the last second that a date can have, in the year 9999; the first is 0, in 1970."""
+
 _DIGITS = 15  # of a whole number: a float holds it exactly
 
 
@@ -36,11 +39,11 @@ def read_text(name: str, content: bytes, largest_bytes: int = LARGEST_BYTES) -> 
         raise HistoryError(f"{name}:{_line(content, error.start)}: the file is no UTF-8 text") from None
 
 
-def read_rows(name: str, content: bytes) -> Iterator[tuple[str, list[str]]]:
-    """Yield `name:line` and the comma-separated, stripped fields of each line that is not blank. Raises HistoryError."""
+def read_rows(name: str, content: bytes) -> Iterator[tuple[int, list[str]]]:
+    """Yield line number and comma-separated, stripped fields of each line that is not blank. Raises HistoryError."""
     for number, line in enumerate(read_text(name, content).splitlines(), 1):
         if line.strip():
-            yield f"{name}:{number}", [field.strip() for field in line.split(",")]
+            yield number, [field.strip() for field in line.split(",")]
 
 
 def read_json(name: str, text: str, first_line: int = 1) -> Any:
