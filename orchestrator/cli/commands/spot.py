@@ -64,7 +64,7 @@ _Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the import."
 
 @_spot.command("import")
 def _import(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Files to import.")],
+    files: Annotated[list[Path], typer.Argument(metavar="FILE", help="Files to import.")],
     form: Annotated[
         FormatName, typer.Option("--format", help="Format of the files; auto: by their content.")
     ] = "auto",
@@ -207,7 +207,7 @@ def _show(
 @_spot.command("rm")
 def _rm(
     names: Annotated[
-        list[str], typer.Argument(metavar="NAME...", help="Names of imports.", autocompletion=_complete)
+        list[str], typer.Argument(metavar="NAME", help="Names of imports.", autocompletion=_complete)
     ],
 ) -> None:
     """Remove imports; the files they were read from stay.
