@@ -178,8 +178,6 @@ def _show(
     known, problems = read_all(home)
     others = {other: one.record for other, one in known.items() if other != name}
     doubts = warnings(stored.record, others, time.time())
-    if instance and isinstance(stored.record, History):
-        raise UsageError("--instance: only for prices and bands; a history is of one kind of VM")
     record = _of_instance(stored.record, instance) if instance else stored.record
     began_s, ended_s = _span(record)
     document = printable_values(
@@ -291,10 +289,12 @@ def _summary(record: Record) -> str:
     return f"{len(record.bands)} bands"
 
 
-def _of_instance(record: PriceHistory | InterruptionBands, instance: str) -> PriceHistory | InterruptionBands:
-    """The rows of one instance type. Raises UsageError if there is none."""
+def _of_instance(record: Record, instance: str) -> PriceHistory | InterruptionBands:
+    """The rows of one instance type. Raises UsageError if there is none, and for a history."""
     from cloud.places import nearest
 
+    if isinstance(record, History):
+        raise UsageError("--instance: only for prices and bands; a history is of one kind of VM")
     rows = record.prices if isinstance(record, PriceHistory) else record.bands
     names = {row.instance for row in rows if row.instance}
     if instance not in names:

@@ -152,6 +152,12 @@ def test_prices_and_bands_have_facts_of_their_own(tmp_path: Path, capsys: pytest
         load("vms", tmp_path / "home")
 
 
+def test_a_history_has_no_instance_types(nodes: Path, capsys: pytest.CaptureFixture[str]):
+    assert run(["spot", "import", str(nodes)]) == 0
+    assert run(["spot", "show", "two-nodes", "--instance", "g4dn.xlarge"]) == 2
+    assert "--instance: only for prices and bands" in capsys.readouterr().err
+
+
 def test_a_source_whose_end_is_in_the_future_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     days = [datetime.now(UTC) + timedelta(days=n) for n in (-1, 2)]
     (tmp_path / "c.txt").write_text("".join(f"{day:%Y-%m-%d, %H:%M:%S}, 5\n" for day in days))
