@@ -49,6 +49,11 @@ def run_folder(home: Path, run_id: str) -> Path:
     return runs_folder(home) / run_id
 
 
+def spot_folder(home: Path) -> Path:
+    """The folder that contains the imported spot histories, whether or not it exists."""
+    return home / "spot"
+
+
 def new_run_id(name: str, at: datetime, random: Random) -> str:
     """`<name>-YYYYMMDD-<4 hex digits>`; the caller passes the clock and the randomness."""
     return f"{name}-{at:%Y%m%d}-{random.getrandbits(16):04x}"

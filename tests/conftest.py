@@ -56,3 +56,16 @@ def paper_traces() -> Path:
             f"{folder} has not the study's logs: they are in github.com/cirquit/hivemind-multi-cloud, artifacts/wandb"
         )
     return folder
+
+
+@pytest.fixture
+def spot_histories() -> Path:
+    """The folder with published spot histories; they are third-party data and never in this repository."""
+    shared = Path(os.environ.get("ORCH_SHARED") or Path(__file__).parents[2] / "shared")
+    folder = shared / "spot-histories"
+    if not (folder / "README.md").is_file():
+        pytest.skip(
+            f"{folder} has no spot histories: they are in github.com/uclasystem/bamboo, traces/, as bamboo/, and in "
+            "github.com/JF-D/Parcae, aws/traces/, as parcae/"
+        )
+    return folder

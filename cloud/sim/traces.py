@@ -19,15 +19,15 @@ The file is a CSV with a header and one event per row, in any order. Seconds cou
 from __future__ import annotations
 
 import csv
-import json
 import math
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any, Literal, get_args
+
+from cloud.spot.prices import read_aws_prices
+from cloud.spot.text import HistoryError
 
 TraceKind = Literal["preempt", "capacity", "price", "refuse"]
 _COLUMNS = ("at_s", "location", "event", "value")
@@ -104,39 +104,22 @@ def read_aws(text: str, *, instance: str = "", name: str = "history") -> list[Tr
     one. Raises TraceError.
     """
     try:
-        document: Any = json.loads(text)
-        rows = document["SpotPriceHistory"] if isinstance(document, dict) else document
-        found = [
-            (
-                datetime.fromisoformat(str(r["Timestamp"])).timestamp(),
-                str(r["AvailabilityZone"]),
-                str(r["InstanceType"]),
-                Decimal(str(r["SpotPrice"])),
-            )
-            for r in rows
-        ]
-    except (ValueError, KeyError, TypeError, InvalidOperation) as error:
+        found = read_aws_prices(name, text.encode()).prices
+    except HistoryError as error:
         raise TraceError(
-            f"{name}: not a spot price history of AWS ({error!r}); "
-            "create one with: aws ec2 describe-spot-price-history --output json"
+            f"{error}; create one with: aws ec2 describe-spot-price-history --output json"
         ) from error
-    types = sorted({kind for _, _, kind, _ in found})
+    types = sorted({price.instance or "" for price in found})
     if instance:
-        found = [row for row in found if row[2] == instance]
+        found = tuple(price for price in found if price.instance == instance)
     elif len(types) > 1:
         raise TraceError(f"{name}: prices of {', '.join(types)}; select one with --instance")
     if not found:
-        raise TraceError(
-            f"{name}: no prices of {instance or 'any instance type'} (it has {', '.join(types) or 'no row'})"
-        )
-    began_s = min(at for at, _, _, _ in found)
+        raise TraceError(f"{name}: no prices of {instance} (it has {', '.join(types)})")
+    times = [price.at_s or 0.0 for price in found]
+    began_s = min(times)
     events = [
-        TraceEvent(at - began_s, f"aws/{_region(zone)}/{zone}", "price", usd) for at, zone, _, usd in found
+        TraceEvent(at_s - began_s, f"aws/{price.region}/{price.zone}", "price", price.usd_per_h)
+        for at_s, price in zip(times, found, strict=True)
     ]
     return sorted(events, key=lambda e: (e.at_s, e.location))
-
-
-def _region(zone: str) -> str:
-    """Return the region of a zone: us-west-2 for us-west-2a, and for the local zone us-west-2-lax-1a."""
-    found = re.match(r"[a-z]+(-[a-z]+)+-[0-9]+", zone)
-    return found.group() if found else zone

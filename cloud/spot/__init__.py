@@ -1,1 +1,1 @@
-"""Histories of spot capacity: a pure model of one, and readers of published formats."""
+"""Histories of spot capacity, spot prices and interruption bands: records, readers, and files of imports."""

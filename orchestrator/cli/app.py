@@ -96,6 +96,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "simulate",
         "Simulate days of a run in a second, with faults.",
     ),
+    "spot": ("spot", "Import spot histories, and show what they say."),
     "data": ("data.group", "Make, pack, check or serve data sets."),
     "net": ("net", "Measure the emulated network."),
 }

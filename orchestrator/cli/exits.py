@@ -36,6 +36,7 @@ BY_NAME: dict[str, int] = {
     "cloud.prices.rows.PriceBookError": WRONG,
     "cloud.places.PlaceError": WRONG,
     "cloud.networks.network.NetworkError": WRONG,
+    "cloud.spot.text.HistoryError": WRONG,
     "analysis.export.tables.ExportError": WRONG,
     "analysis.export.bill_file.BillError": WRONG,
     "cloud.storage.errors.StoreFullError": FAILED,
@@ -45,6 +46,8 @@ BY_NAME: dict[str, int] = {
     "experiments.checkpoints.errors.CheckpointError": FAILED,
 }
 
+# Errors whose sentence starts with a file and line.
+_LOCATED = ("experiments.schema.errors.SpecError", "cloud.spot.text.HistoryError")
 
 _UNUSABLE = (errno.ENOTDIR, errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP)
 
@@ -59,9 +62,10 @@ def verdict(error: BaseException) -> Verdict:
         if isinstance(error, known):
             return Verdict(code, _sentence(error))
     for kind in type(error).__mro__:
-        code = BY_NAME.get(f"{kind.__module__}.{kind.__qualname__}")
+        name = f"{kind.__module__}.{kind.__qualname__}"
+        code = BY_NAME.get(name)
         if code is not None:
-            return Verdict(code, _sentence(error), located=kind.__name__ == "SpecError")
+            return Verdict(code, _sentence(error), located=name in _LOCATED)
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         where = error.filename or "the state folder, the temporary folder or the output"
         return Verdict(FAILED, f"{where}: no space left on the disk; free some space, then try again")
