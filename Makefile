@@ -3,12 +3,15 @@ PYTHON ?= $(shell for p in python3.11 python3.12; do $$p -c 'import venv' 2>/dev
 BIN := .venv/bin
 STAMP := .venv/.installed
 CLOUD_STAMP := .venv/.installed-fake-ec2
-# Tests that start processes run one at a time, because they watch the clock. They wait most of that time, so lint
+# Tests that start processes run in one lane or two, because they watch the clock. They wait most of that time, so lint
 # and the fast tests use the idle cores meanwhile, at a priority that takes nothing from them: in a session of their
 # own, since the kernel first shares the CPU between sessions (autogroups) and only within one by priority.
 FAST := $(BIN)/python -m pytest -q -n 2 --dist loadfile -m
 IDLE := $(if $(shell command -v setsid),setsid sh -c '{ echo 10 > /proc/self/autogroup; } 2>/dev/null; exec "$$@"' sh) \
 	$(shell command -v chrt >/dev/null && echo 'chrt -i 0' || echo 'nice -n 19')
+# Of the tests that start processes, those that watch no whole machine run beside the others, with a /tmp of their own.
+BESIDE := tests/experiments tests/cloud/storage tests/cloud/sky tests/orchestrator/tracking
+PROCESSES := $(BIN)/python -m pytest -q --durations=15 -m '(processes or e2e) and not soak'
 # What the tests may use: the study's logs (never in this repository).
 export ORCH_SHARED ?= $(abspath ../shared)
 
@@ -32,8 +35,13 @@ test: $(STAMP) ## lint, and every test that runs on one machine
 	@mkdir -p build
 	@$(BIN)/ruff check --quiet . && $(BIN)/ruff format --check --quiet . # a second: refused now, not in 20 minutes
 	@$(IDLE) $(MAKE) --no-print-directory lint test-no-processes > build/test-no-processes.log 2>&1 & \
-	idle=$$!; trap 'kill -- -$$idle 2>/dev/null || kill $$idle; wait $$idle; exit 130' INT TERM HUP; \
-	$(BIN)/python -m pytest -q -m '(processes or e2e) and not soak'; processes=$$?; \
+	idle=$$!; beside=; \
+	trap 'kill -- -$$idle 2>/dev/null || kill $$idle; [ -z "$$beside" ] || kill $$beside; wait; exit 130' INT TERM HUP; \
+	if tests/apart.sh --check; then \
+		tests/apart.sh $(PROCESSES) $(BESIDE) > build/test-beside.log 2>&1 & beside=$$!; \
+		$(PROCESSES) $(BESIDE:%=--ignore=%); processes=$$?; \
+		wait $$beside || processes=$$?; cat build/test-beside.log; \
+	else $(PROCESSES); processes=$$?; fi; \
 	echo "lint and the tests that start no processes (build/test-no-processes.log):"; \
 	wait $$idle; others=$$?; cat build/test-no-processes.log; exit $$((processes ? processes : others))
 
