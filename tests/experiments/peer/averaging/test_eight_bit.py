@@ -38,7 +38,7 @@ def test_each_value_takes_one_byte_with_a_small_error(name: str, shape: tuple[in
     assert float((found - tensor).norm()) < 0.04 * float(tensor.norm())
 
 
-@pytest.mark.parametrize("name", ("none", "float16", *NAMES))
+@pytest.mark.parametrize("name", ["none", "float16", *NAMES])
 def test_bytes_of_a_gradient_are_those_of_hivemind_s_parts(name: str) -> None:
     """Each tensor has parts of its own; their number depends on the bytes of a value."""
     sizes, codec = (PART_BYTES * 5 // 4, 100), compression_of(name)
