@@ -4,9 +4,9 @@
     python -m benchmarks.plan_accuracy --constants
 
 Samples/s and seconds are compared with `experiments/published.csv`, bytes and dollars with the replay of the paper's logs
-(unknown without them). `--emulated`: a folder like ORCH_HOME, whose runs are predicted again and compared. `--constants`
-prints the rows of analysis/planning/predictor_constants.csv, derived from A-2 and B only. docs/prediction.md explains the
-tables. The predictor reads neither published figures nor logs; this program does.
+(runs without a log: with the published bytes, else unknown). `--emulated`: a folder like ORCH_HOME, whose runs are predicted
+again and compared. `--constants` prints the rows of analysis/planning/predictor_constants.csv, derived from A-2 and B only.
+docs/prediction.md explains the tables. The predictor reads neither published figures nor logs; this program does.
 """
 
 from __future__ import annotations
@@ -390,8 +390,8 @@ def table(found: Iterable[Row]) -> list[str]:
 def money_table(found: Iterable[Row]) -> list[str]:
     """Return the lines of the table of bytes and dollars: replayed, predicted [90 % interval], error in per cent."""
     lines = [
-        "| run | GB per VM and epoch, logs | in whole packets | predicted | error % | against logs as they are % | naive error % "
-        "| $/1M samples, logs | predicted | error % | naive error % | basis |",
+        "| run | GB per VM and epoch, logs | in whole packets | predicted | error % | against logs as they are % "
+        "| naive error % | $/1M samples, logs | predicted | error % | naive error % | basis |",
         "|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for row in found:
@@ -399,7 +399,8 @@ def money_table(found: Iterable[Row]) -> list[str]:
         logged, want, paid = row.logged_bytes, row.found(_BYTES), row.found(_USD)
         naive_usd = None if row.naive_usd_per_1m is None or not paid else row.naive_usd_per_1m / paid - 1
         cells = (
-            row.published.run, "-" if logged is None else f"{logged / 1e9:.3f}", "-" if want is None else f"{want / 1e9:.3f}", _interval(sent, 1e9),
+            row.published.run, "-" if logged is None else f"{logged / 1e9:.3f}",
+            "-" if want is None else f"{want / 1e9:.3f}", _interval(sent, 1e9),
             _percent(row.error(_BYTES)), _percent(_uncorrected(row)),
             _percent(None if not want or sent is None else row.naive_bytes / want - 1),
             "-" if paid is None else f"{paid:.2f}", _interval(usd, 1, 2), _percent(row.error(_USD)), _percent(naive_usd),
@@ -572,7 +573,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         logs, problems = replayed(given.logs)
         at = points(given.logs)
     except (ImportFailed, FileNotFoundError, ValueError) as error:
-        problems = (f"bytes and dollars of the paper's runs are unknown: {error}",)
+        problems = (
+            f"no logs, so bytes and dollars of the paper's runs are those published, or unknown: {error}",
+        )
     for problem in problems:
         print(problem, file=sys.stderr)
     found = rows(logs)
