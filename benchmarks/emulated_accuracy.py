@@ -72,17 +72,16 @@ def _emulated(run: RunNumbers, book: PriceBook) -> Emulated:
     p = predict(spec, book)
     if p.sps is None:
         raise ValueError("; ".join(p.unknown))
+    figures = {
+        key: (value, measured)
+        for key, figure in _FIGURES.items()
+        if (value := _predicted(p, key, lambda: usd_of(spec, p, book)[1])) is not None
+        and (measured := FIGURES[figure].value(run)) is not None
+    }
+    if "sps" not in figures:
+        raise ValueError("no measured epoch yet")
     return Emulated(
-        str(run.meta.run_id),
-        spec.name,
-        bool(run.meta.host_contended),
-        {
-            key: (value, measured)
-            for key, figure in _FIGURES.items()
-            if (value := _predicted(p, key, lambda: usd_of(spec, p, book)[1])) is not None
-            and (measured := FIGURES[figure].value(run)) is not None
-        },
-        tuple(pairs_of(run)),
+        str(run.meta.run_id), spec.name, bool(run.meta.host_contended), figures, tuple(pairs_of(run))
     )
 
 

@@ -140,6 +140,16 @@ def test_an_experiment_that_is_not_predicted_is_named(tmp_path: Path):
     assert left[0].startswith("other: not compared: ")
 
 
+def test_a_run_without_a_measured_epoch_is_no_accuracy(tmp_path: Path):
+    folder = tmp_path / "runs" / "begun"
+    folder.mkdir(parents=True)
+    (folder / "experiment.yaml").write_text("name: geo-c8\n")
+    write_run(folder, epochs=1)
+    with RunStore.open_writer(folder / "run.db") as store:
+        store.set_meta("experiment", to_document(load("geo-c8", shipped=True)))
+    assert emulated_rows(tmp_path, BOOK) == ([], ["begun: not compared: no measured epoch yet"])
+
+
 def test_without_emulated_runs_they_are_unknown():
     assert emulated_tables([]) == ["emulated runs: unknown, none was given (--emulated HOME)"]
 
