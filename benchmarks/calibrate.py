@@ -30,7 +30,7 @@ _LABEL = re.compile(r"(CV|NLP) B-([2468])")
 _CROSS_PAIRS = {2: 1, 4: 4, 6: 8, 8: 16}  # pairs of VMs in two regions: 1+1, 2+2, 4+2, 4+4
 _US, _EU = "gcp/us-central1", "gcp/europe-west1"
 _BYTES = 2  # bytes per gradient value on the wire
-_LATE_S = 1.5  # a tail longer than its run's median tail by this much indicates a slow period
+LATE_S = 1.5  # a tail longer than its run's median tail by this much indicates a slow period
 _SENT = "bandwidth/net_sent_sys_bandwidth_Mbits"
 _STEP = "02_timing/opt_step_time_s"
 _LOGS = "authors' logs of arXiv 2306.03163, 1 Hz counters of the VMs' network cards in all 24 rounds"
@@ -174,7 +174,7 @@ class SpellFit:
         self, rounds: Sequence[Round], delays_s: Sequence[float], factor: float | None = None
     ) -> None:
         """If `factor` is None, it is estimated from the rounds."""
-        self._late = np.array(delays_s) > _LATE_S
+        self._late = np.array(delays_s) > LATE_S
         paces = [
             r.tail_pace for r, late in zip(rounds, self._late, strict=True) if late and r.tail_pace < 0.5
         ]
@@ -184,7 +184,7 @@ class SpellFit:
         self._means_s = np.geomspace(1, 200, 1000)
         self._pairs = np.array([_CROSS_PAIRS[r.peers] for r in rounds])
         self._transfer_s = np.array([r.transfer_s for r in rounds])
-        x, h = np.maximum(delays_s, _LATE_S), 1e-3
+        x, h = np.maximum(delays_s, LATE_S), 1e-3
         self._seen = self._exposure(x)
         self._density = (self._exposure(x - h) - self._exposure(x + h)) / (2 * h)
 

@@ -20,6 +20,7 @@ _FIGURE_OF = {
     "calc_s": "calc_s",
     "comm_s": "comm_s",
     "epoch_s": "epoch_s",
+    "egress_bytes_per_vm_epoch": "egress_bytes_per_vm_epoch",
     "usd_per_1m_samples": "usd_per_1m",
 }
 """Keys of a prediction, and the measured figure of the same definition (dollars: VMs and egress)."""
@@ -51,13 +52,17 @@ def pairs(run: RunNumbers) -> list[dict[str, Any]]:
 
 
 def words(pair: Mapping[str, Any]) -> dict[str, str]:
-    """Format a row of `pairs` for a table."""
-    value, error = pair["predicted"], pair["error"]
+    """Format a row of `pairs` for a table, in the unit of its figure."""
+    value, error, figure = pair["predicted"], pair["error"], FIGURES[pair["figure"]]
+
+    def shown(of: float | None) -> str:
+        return number(None if of is None else of * figure.shown_factor)
+
     return {
-        "figure": FIGURES[pair["figure"]].words,
-        "predicted": number(value["value"]),
-        "90 % interval": f"{number(value['low'])} to {number(value['high'])}",
-        "measured": number(pair["measured"]),
+        "figure": figure.words,
+        "predicted": shown(value["value"]),
+        "90 % interval": f"{shown(value['low'])} to {shown(value['high'])}",
+        "measured": shown(pair["measured"]),
         "error": "unknown" if error is None else f"{error:+.1%}",
         "inside": {None: "unknown", True: "yes", False: "no"}[pair["inside"]],
     }

@@ -103,8 +103,9 @@ class PeerSpace:
         found = self._transfer(used, n)
         comm_s = found.seconds + expected_spell_s(found, inputs.path) + wait_s(n)
         comm_s += max(self._work[k] for k, _ in used)
-        sps = inputs.tbs / (inputs.tbs / sum(count * self._rate[k] for k, count in used) + comm_s)
-        sent = round(2 * inputs.gradient_bytes / n * PACKET_PER_LOAD)
+        calc_s = inputs.tbs / sum(count * self._rate[k] for k, count in used)
+        sps = inputs.tbs / (calc_s + comm_s)
+        sent = round(inputs.pair_bytes(n, calc_s).total)
         by_ladder: dict[tuple[str, ...], int] = {}
         for a, many in used:
             for b, others in used:
@@ -140,7 +141,8 @@ class PeerSpace:
         transfer_s = max(bits / min(pairs), bits * PACKET_PER_LOAD * (peers - 1) / inputs.vm.processing_bps)
         comm_s = transfer_s + wait_s(peers) + max(self._work[k] for k, _ in used)
         rate = sum(count * self._rate[k] for k, count in used)
-        sps = inputs.tbs / (inputs.tbs / (rate + left * max(self._rate[j] for j in rest)) + comm_s)
+        calc_s = inputs.tbs / (rate + left * max(self._rate[j] for j in rest))
+        sps = inputs.tbs / (calc_s + comm_s)
         usd = sum(count * self._usd[k] for k, count in used)
         vms = usd + left * min(self._usd[j] for j in rest)
         # Dollars per sample calculated: a ratio of sums is lowest if all further peers are of one kind.
@@ -153,7 +155,7 @@ class PeerSpace:
             if a != b or many > 1
         )
         certain += left * min(sum(count * (low[k, j] + low[j, k]) for k, count in used) for j in rest)
-        sent = max(0, round(2 * inputs.gradient_bytes / peers * PACKET_PER_LOAD))
+        sent = max(0, round(inputs.pair_bytes(peers, calc_s).total))
         per_1m = (ratio + vms * comm_s / inputs.tbs) * _PER_1M + certain * sent / inputs.tbs * 1e6
         return Figures(sps * (1 + _SLACK), vms * (1 - _SLACK), per_1m * (1 - _SLACK))
 

@@ -1,7 +1,7 @@
 """Dollars and time of a predicted experiment. Pure.
 
 An epoch costs its VMs' hours and its egress between peers: the figure `usd_per_1m` of measured runs (metrics.run_cost).
-Bytes do not depend on an epoch's seconds, so the ends of an interval of seconds are those of the dollars.
+Intervals are of the dollars of the prediction's simulated runs, in which both seconds and bytes vary. Prices do not.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
+
+import numpy as np
 
 from analysis.planning.prediction import Prediction, Value, rounded
 
@@ -42,25 +44,25 @@ def cost_of(
     p: Prediction, target_batch_size: int, samples: int, vm_usd_per_h: Decimal | None
 ) -> PredictedCost:
     """Return the dollars of a prediction. `vm_usd_per_h`: all VMs together, without traffic; None: unknown."""
-    epoch, egress = p.epoch_s, p.egress_usd_per_epoch
+    epoch, egress, runs = p.epoch_s, p.egress_usd_per_epoch, p.simulated
     if epoch is None:
         return PredictedCost(samples, None, None, None, None)
     epochs = samples / target_batch_size
-    time = _of(epoch, lambda s: s * epochs)
-    if vm_usd_per_h is None or egress is None:
+    time = Value(epoch.value * epochs, epoch.low * epochs, epoch.high * epochs)
+    if vm_usd_per_h is None or egress is None or runs is None or runs.egress_usd is None:
         why = ("a VM has no price",) if vm_usd_per_h is None else ()
         return PredictedCost(samples, None, None, time, None, why)
-    vms, sent = float(vm_usd_per_h), float(egress)
+    vms, sent, sent_in_runs = float(vm_usd_per_h), float(egress), runs.egress_usd
+
+    def dollars(of: Callable[[Any, Any], Any]) -> Value:
+        """Calculate from seconds and egress of an epoch, and in each simulated run."""
+        low, high = np.quantile(of(runs.epoch_s, sent_in_runs), [0.05, 0.95])
+        return Value(of(epoch.value, sent), float(low), float(high))
+
     return PredictedCost(
         samples,
-        usd_per_h=_of(epoch, lambda s: vms + sent * _HOUR_S / s),
-        usd_per_1m_samples=_of(epoch, lambda s: (vms * s / _HOUR_S + sent) / target_batch_size * 1e6),
+        usd_per_h=dollars(lambda s, usd: vms + usd * _HOUR_S / s),
+        usd_per_1m_samples=dollars(lambda s, usd: (vms * s / _HOUR_S + usd) / target_batch_size * 1e6),
         time_to_samples_s=time,
-        usd_to_samples=_of(epoch, lambda s: (vms * s / _HOUR_S + sent) * epochs),
+        usd_to_samples=dollars(lambda s, usd: (vms * s / _HOUR_S + usd) * epochs),
     )
-
-
-def _of(epoch_s: Value, function: Callable[[float], float]) -> Value:
-    """Return a monotonic function of the epoch's seconds, and its interval."""
-    ends = (function(epoch_s.low), function(epoch_s.high))
-    return Value(function(epoch_s.value), min(ends), max(ends))

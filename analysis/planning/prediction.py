@@ -5,18 +5,27 @@ docs/prediction.md has the formulas. Constants: `predictor_constants.csv` and th
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import cache
-from importlib.resources import files
 from itertools import permutations
 from typing import Any
 
 import numpy as np
 
+from analysis.planning.constants import constants
 from analysis.planning.round_time import Transfer, expected_spell_s, transfer
+from analysis.planning.sent_bytes import (
+    SOURCES,
+    ByteDraws,
+    PairBytes,
+    byte_draws,
+    pair_bytes,
+    reports,
+    shown,
+    whole_packets,
+)
 from cloud.networks import (
     Network,
     NetworkError,
@@ -47,8 +56,11 @@ _DIGITS = 5  # of numbers in JSON
 _NORMAL_90 = 1.645  # standard deviations from the mean to the 95 % quantile
 
 WINDOW, HOLD, PROCESSING = "TCP window", "hold of further streams", "processing of a VM"
-CHECKPOINTS, EGRESS = "checkpoints", "egress"
-STEPS, EPOCHS, SPELLS, WAIT = "step time", "step time by epoch", "slow spells", "waiting for peers"
+CHECKPOINTS = "checkpoints"
+STEPS, MEASURED, EPOCHS = "step time", "measurement of the step time", "step time by epoch"
+SPELLS, WAIT = "slow spells", "waiting for peers"
+_OF_SPS, _OF_BYTES = "sps", "egress_bytes_per_vm_epoch"
+_VMS_OF_T4 = 2  # whose mean is a T4's step time (A-2); other accelerators' are of one VM (experiments/accelerators.csv)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,23 +73,14 @@ class Value:
 
 
 @dataclass(frozen=True, slots=True)
-class Constant:
-    """One row of predictor_constants.csv."""
-
-    value: float
-    unit: str
-    source: str
-    how: str
-
-
-@dataclass(frozen=True, slots=True)
 class Assumption:
-    """An input, and its share of the variance of samples/s (of all inputs varied one at a time). None: not varied."""
+    """An input, and its share of the variance of `share_of` (of all inputs varied one at a time). None: not varied."""
 
     name: str
     value: str
     source: str
     share: float | None
+    share_of: str = _OF_SPS  # a key of the prediction
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +103,14 @@ class Bottleneck:
 
 
 @dataclass(frozen=True, slots=True)
+class Simulated:
+    """Figures of an epoch in each simulated run, which dollars are calculated from."""
+
+    epoch_s: np.ndarray
+    egress_usd: np.ndarray | None  # None: no price
+
+
+@dataclass(frozen=True, slots=True)
 class Prediction:
     """Predicted figures at full scale; None: unknown, with the reason in `unknown`. Seconds are of one epoch."""
 
@@ -112,17 +123,20 @@ class Prediction:
     epoch_s: Value | None = None
     hivemind_share: float | None = None  # of a step: 1 - plain step time / step time in a swarm
     egress: tuple[PairEgress, ...] | None = None
+    egress_bytes_per_vm_epoch: Value | None = None  # to other peers; None too in a plain loop
     egress_usd_per_epoch: Decimal | None = None
     missing_prices: tuple[MissingPrice, ...] = ()
     bottleneck: Bottleneck | None = None
     assumptions: tuple[Assumption, ...] = ()
+    simulated: Simulated | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """What the seconds of an epoch depend on, all at nominal values."""
+    """What the seconds and bytes of an epoch depend on, all at nominal values."""
 
     tbs: int
+    batch_size: int  # of a step of one accelerator
     rates_sps: tuple[float, ...]
     locations: tuple[str, ...]
     gradient_bytes: float
@@ -134,15 +148,10 @@ class Inputs:
     def transfer(self) -> Transfer:
         return transfer(self.locations, self.gradient_bytes, self.network, self.path, self.vm.processing_bps)
 
-
-@cache
-def constants() -> Mapping[str, Constant]:
-    """Return the rows of predictor_constants.csv by name."""
-    text = (files("analysis.planning") / "predictor_constants.csv").read_text(encoding="utf-8")
-    return {
-        r["name"]: Constant(float(r["value"]), r["unit"], r["source"], r["how"])
-        for r in csv.DictReader(text.splitlines())
-    }
+    def pair_bytes(self, peers: int, calc_s: float) -> PairBytes:
+        """Return the bytes that one of `peers` peers sends another in an epoch with `calc_s` of calculation."""
+        payload = 2 * self.gradient_bytes / peers
+        return pair_bytes(payload, peers, reports(self.tbs, self.batch_size, peers, calc_s))
 
 
 @cache
@@ -157,10 +166,9 @@ def wait_s(peers: int) -> float:
 
 
 def known_communication_s(spec: ExperimentSpec) -> float:
-    """Return the communication seconds of a round without `wait_s`. Raises ValueError with why it is unknown."""
+    """Return the seconds of a round without slow spells and `wait_s`. Raises ValueError with why they are unknown."""
     inputs, _ = inputs_of(spec)
-    found = inputs.transfer()
-    return found.seconds + expected_spell_s(found, inputs.path) + inputs.work_s
+    return inputs.transfer().seconds + inputs.work_s
 
 
 def predict(
@@ -190,7 +198,7 @@ def predict(
     calc_s, plain = inputs.tbs / sum(inputs.rates_sps), spec.swarm.plain
     spell_s, waited_s = expected_spell_s(found, inputs.path), wait_s(len(inputs.locations))
     comm_s = 0.0 if plain else found.seconds + spell_s + waited_s + inputs.work_s
-    draws = _Draws(inputs, found, plain, max(1, spec.measure.epochs if epochs is None else epochs))
+    draws = _Draws(inputs, steps, found, plain, max(1, spec.measure.epochs if epochs is None else epochs))
     calc, comm = draws.run(np.random.default_rng(seed), draws.names)
     parts = {"calculation": calc_s}
     if not plain:
@@ -205,6 +213,8 @@ def predict(
     )
     egress, missing = ((), ()) if plain else _egress(spec, inputs, book, rented)
     usd = [pair.usd_per_epoch for pair in egress]
+    pair = inputs.pair_bytes(len(inputs.locations), calc_s)
+    sent, sent_usd = _sent(egress, pair, byte_draws(_bytes_random(seed), _DRAWS))
     return Prediction(
         experiment=spec.name,
         sps=_value(inputs.tbs / (calc_s + comm_s), inputs.tbs / (calc + comm)),
@@ -218,11 +228,15 @@ def predict(
         - sum(step.batch_size / step.step_s for step in steps)
         / sum(step.batch_size / step.plain_step_s for step in steps),
         egress=egress,
+        egress_bytes_per_vm_epoch=None
+        if plain
+        else _value(sum(e.bytes_per_epoch for e in egress) / len(inputs.locations), sent),
         egress_usd_per_epoch=None if None in usd else sum((u for u in usd if u is not None), Decimal(0)),
         missing_prices=missing,
         bottleneck=Bottleneck(kind, where, parts[kind] / (calc_s + comm_s)),
         assumptions=_assumptions(spec, inputs, steps, draws, seed),
         unknown=_unpriced(book, missing) if egress else (),
+        simulated=Simulated(calc + comm, sent_usd),
     )
 
 
@@ -276,6 +290,7 @@ def inputs_of(
         )
     return Inputs(
         tbs=swarm.target_batch_size,
+        batch_size=swarm.batch_size,
         rates_sps=tuple(step.batch_size / step.step_s for step in steps),
         locations=tuple(place.infra for place in first),
         gradient_bytes=method.compression.gradient_bytes(model.averaged_as, model.parameters),
@@ -289,16 +304,27 @@ def inputs_of(
 class _Draws:
     """Simulated runs: each is the mean of its epochs, as a measurement is."""
 
-    def __init__(self, inputs: Inputs, found: Transfer, plain: bool, epochs: int) -> None:
+    def __init__(
+        self, inputs: Inputs, steps: Sequence[StepTime], found: Transfer, plain: bool, epochs: int
+    ) -> None:
         self._inputs, self._found, self._plain, self._epochs = inputs, found, plain, epochs
-        self.names = (STEPS, EPOCHS) if plain else (STEPS, EPOCHS, WINDOW, HOLD, PROCESSING, SPELLS, WAIT)
+        self._accelerators = [step.accelerator for step in steps]
+        calculation = (STEPS, MEASURED, EPOCHS)
+        self.names = calculation if plain else (*calculation, WINDOW, HOLD, PROCESSING, SPELLS, WAIT)
 
     def run(self, random: np.random.Generator, varied: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
         """Return calculation and communication seconds of each simulated run; inputs not `varied` are nominal."""
         inputs, n, epochs = self._inputs, len(self._inputs.locations), self._epochs
-        rates = np.broadcast_to(np.array(inputs.rates_sps), (_DRAWS, n))
+        rates, of_vms = np.broadcast_to(np.array(inputs.rates_sps), (_DRAWS, n)), inputs.vm.step_spread_of_vms
         if STEPS in varied:
-            rates = rates / (1 + inputs.vm.step_spread_of_vms * random.standard_normal((_DRAWS, n)))
+            rates = rates / (1 + of_vms * random.standard_normal((_DRAWS, n)))
+        if (
+            MEASURED in varied
+        ):  # a step time is the mean of few VMs, and all peers with the accelerator share its error
+            for accelerator in dict.fromkeys(self._accelerators):
+                vms = _VMS_OF_T4 if accelerator == "T4:1" else 1
+                factor = 1 + of_vms / np.sqrt(vms) * random.standard_normal((_DRAWS, 1))
+                rates = np.where([a == accelerator for a in self._accelerators], rates / factor, rates)
         calc = inputs.tbs / rates.sum(axis=1)
         if EPOCHS in varied:
             spread = inputs.vm.step_spread_of_epochs / np.sqrt(epochs)
@@ -321,18 +347,23 @@ class _Draws:
         if not {WINDOW, HOLD, PROCESSING} & set(varied):
             return np.full(_DRAWS, self._found.seconds)
         paths, vms = path_bounds(inputs.path.name), vm_bounds()
+        of_window, of_processing, own = random.standard_normal((3, _SAMPLED))
+        # Start and slope of one fitted line (benchmarks/calibrate.py): of a high window with a high hold, little remains.
+        together = constants()["window_hold_correlation"].value
+        of_hold = together * of_window + np.sqrt(1 - together**2) * own
 
-        def drawn(name: str, value: float, bounds: tuple[float, float] | None) -> np.ndarray:
+        def drawn(
+            name: str, value: float, bounds: tuple[float, float] | None, side: np.ndarray
+        ) -> np.ndarray:
             if name not in varied or bounds is None:
                 return np.full(_SAMPLED, value)
             low, high = bounds
-            side = random.standard_normal(_SAMPLED)
             scale = np.where(side < 0, value - low, high - value) / _NORMAL_90
             return np.maximum(value / 10, value + scale * side)
 
-        window = drawn(WINDOW, inputs.path.window_bytes, paths.get("window_bytes"))
-        hold = drawn(HOLD, inputs.path.hold_s, paths.get("hold_s"))
-        processing = drawn(PROCESSING, inputs.vm.processing_bps, vms.get("processing_bps"))
+        window = drawn(WINDOW, inputs.path.window_bytes, paths.get("window_bytes"), of_window)
+        hold = drawn(HOLD, inputs.path.hold_s, paths.get("hold_s"), of_hold)
+        processing = drawn(PROCESSING, inputs.vm.processing_bps, vms.get("processing_bps"), of_processing)
         n, network = len(inputs.locations), inputs.network
         # Two of each place have the same slowest pair as all of them; a VM still has n - 1 streams.
         paths_between = {
@@ -352,11 +383,12 @@ class _Draws:
     def _spell_s(self, random: np.random.Generator, transfers: np.ndarray) -> np.ndarray:
         """Return each run's mean delay by slow spells, drawn for each of its epochs."""
         model, epochs = self._inputs.path, self._epochs
-        bounds = path_bounds(model.name).get("spell_rate_per_s")
         rates = np.full(_DRAWS, model.spell_rate_per_s)
-        if bounds is not None and model.spell_rate_per_s:  # known to an order of magnitude: log-normal
-            sigma = np.log(bounds[1] / bounds[0]) / 2 / _NORMAL_90
-            rates = rates * np.exp(sigma * random.standard_normal(_DRAWS) - sigma**2 / 2)
+        if "spell_rate_per_s" in path_bounds(model.name):
+            # For a given mean duration, as here, the rate rests on the number of rounds that a spell delayed: Poisson. The
+            # file's interval is wider, since it holds the duration's too: many short spells delay as much as few long ones.
+            seen = constants()["spell_rounds"].value
+            rates = rates * random.gamma(seen, 1 / seen, _DRAWS)
         delay = np.zeros(_DRAWS)
         for g, pairs in self._found.spells.items():
             for early in (False, True):
@@ -387,7 +419,8 @@ def _egress(
     """Return each directed pair's bytes and dollars by the ledger of measurements, and the rows without a price."""
     names = [slot.name for slot in slots(spec)]
     places = dict(zip(names, inputs.locations, strict=True))
-    sent = 2 * inputs.gradient_bytes / len(names) * PACKET_PER_LOAD
+    calc_s = inputs.tbs / sum(inputs.rates_sps)
+    sent = inputs.pair_bytes(len(names), calc_s).total
     rows = [
         Traffic(
             a, b, places[a], places[b], egress_class(places[a], places[b], public=rented) or "unknown", sent
@@ -412,6 +445,31 @@ def _egress(
     return pairs, tuple(dict.fromkeys(missing))
 
 
+def _bytes_random(seed: int) -> np.random.Generator:
+    return np.random.default_rng(
+        (seed, 1)
+    )  # seconds are drawn apart: what bytes are varied changes none of them
+
+
+def _sent(
+    egress: Sequence[PairEgress], pair: PairBytes, drawn: ByteDraws
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """Return each simulated run's bytes of a VM to the others, and all VMs' dollars of an epoch (None: no price).
+
+    What a pair sends beyond its control traffic are gradients. Its bytes are priced at the mean price of those predicted.
+    """
+    nowhere = np.zeros(len(drawn.packets))
+    sent, usd = nowhere, nowhere
+    for e in egress:
+        payload = max(0.0, e.bytes_per_epoch - pair.control) / whole_packets()
+        bytes_of_pair = drawn.of(PairBytes(payload, pair.control))
+        sent = sent + bytes_of_pair
+        if e.usd_per_epoch is not None:
+            usd = usd + bytes_of_pair * (float(e.usd_per_epoch) / e.bytes_per_epoch)
+    unknown = any(e.usd_per_epoch is None for e in egress)
+    return sent / max(1, len({e.src for e in egress})), None if unknown else usd
+
+
 def _unpriced(book: PriceBook | None, missing: tuple[MissingPrice, ...]) -> tuple[str, ...]:
     if book is None:
         return ("no price book was given",)
@@ -434,6 +492,10 @@ def _assumptions(
             ", ".join(sorted({f"{s.step_s:g} s on {s.accelerator}" for s in steps})),
             steps[0].source,
         ),
+        MEASURED: lambda: (
+            f"of {_VMS_OF_T4 if steps[0].accelerator == 'T4:1' else 1} VMs",
+            "cloud/networks/vm_models.csv: spread of VMs",
+        ),
         EPOCHS: lambda: (f"{100 * inputs.vm.step_spread_of_epochs:g} %", "cloud/networks/vm_models.csv"),
         WINDOW: lambda: (f"{inputs.path.window_bytes / 1e6:g} MB", file),
         HOLD: lambda: (f"{inputs.path.hold_s * 1e3:g} ms a stream", file),
@@ -444,16 +506,24 @@ def _assumptions(
     found = [
         Assumption(name, *known[name](), variances[name] / total if total else None) for name in draws.names
     ]
+    if not spec.swarm.plain:
+        found += _assumed_bytes(inputs, seed)
     if spec.checkpoint is not None:
         found.append(
             Assumption(CHECKPOINTS, "no slow-down", "written in the background (docs/checkpoints.md)", None)
         )
-    if not spec.swarm.plain:
-        found.append(
-            Assumption(EGRESS, "gradients in whole packets", "no control traffic (docs/prediction.md)", None)
-        )
     found.append(Assumption("preemptions", "none", "not predicted: no history of the place is used", None))
     return tuple(found)
+
+
+def _assumed_bytes(inputs: Inputs, seed: int) -> list[Assumption]:
+    """The inputs of bytes, each with its share of their variance."""
+    pair = inputs.pair_bytes(len(inputs.locations), inputs.tbs / sum(inputs.rates_sps))
+    variances = {
+        name: float(np.var(byte_draws(_bytes_random(seed), _DRAWS, (name,)).of(pair))) for name in SOURCES
+    }
+    total, known = sum(variances.values()), shown()
+    return [Assumption(name, *known[name], variances[name] / total, _OF_BYTES) for name in SOURCES]
 
 
 def rounded(v: Value | None) -> dict[str, float] | None:
@@ -471,11 +541,14 @@ def _few(number: float | None) -> float | None:
     return None if number is None else _digits(number)
 
 
+_INTERVALS = ("sps", "granularity", "calc_s", "comm_s", "epoch_s", "egress_bytes_per_vm_epoch")
+
+
 def as_json(prediction: Prediction) -> dict[str, Any]:
     """Return plain JSON types; dollars are strings, unknown is None, other numbers have `_DIGITS` digits."""
     p = prediction
     return {
-        **{k: rounded(getattr(p, k)) for k in ("sps", "granularity", "calc_s", "comm_s", "epoch_s")},
+        **{k: rounded(getattr(p, k)) for k in _INTERVALS},
         "hivemind_share": _few(p.hivemind_share),
         "egress": None
         if p.egress is None
@@ -495,6 +568,7 @@ def as_json(prediction: Prediction) -> dict[str, Any]:
                 "value": a.value,
                 "source": a.source,
                 "share": None if a.share is None else round(a.share, 4),
+                "share_of": a.share_of,
             }
             for a in p.assumptions
         ],

@@ -13,9 +13,18 @@ FLOAT16 = Compression(
     codec="Float16Compression",
     update_codec="Float16Compression",
 )
+_LEVELS_BYTES = 256 * 4  # float32, with each part
 UNIFORM_8BIT = Compression(
-    name="uniform8bit", bits_per_value=8, value_format="uniform8bit", codec="Uniform8Bit"
+    name="uniform8bit",
+    bits_per_value=8,
+    part_bytes=8 + _LEVELS_BYTES,
+    value_format="uniform8bit",
+    codec="Uniform8Bit",
 )
 BLOCKWISE_8BIT = Compression(
-    name="blockwise8bit", bits_per_value=8, value_format="blockwise8bit", codec="Blockwise8Bit"
+    name="blockwise8bit",
+    bits_per_value=8,
+    part_bytes=16 + _LEVELS_BYTES,
+    value_format="blockwise8bit",
+    codec="Blockwise8Bit",
 )

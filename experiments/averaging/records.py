@@ -7,12 +7,16 @@ classes to build. This module imports none of these, so all of them can import i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
 
-from experiments.averaging.model_shapes import Shapes
+from experiments.averaging.model_shapes import Shapes, model_shapes
+
+PART_BYTES = 2**19
+"""Hivemind's default size of a part: tensors are split into parts of so many bytes, and each tensor has at least one."""
 
 Problem = tuple[tuple[str, str], str]
 """(section, key) of the experiment file, and the problem there."""
@@ -78,6 +82,7 @@ class Compression(Record):
 
     key: str = "compression"
     bits_per_value: int  # of each value sent, without the scales and offsets of quantised blocks
+    part_bytes: int = 0  # sent with each part besides its values: the levels of an 8-bit format
     sent_values: Callable[[str | Shapes | None, int], int] = lambda model, parameters: parameters
     """Number of values sent for a gradient, from the model's name or shapes (None: unknown) and number of parameters."""
     rank: int | None = None  # of the factors of matrices; None: the shapes do not matter
@@ -100,8 +105,19 @@ class Compression(Record):
         return self.bits_per_value / 8
 
     def gradient_bytes(self, model: str | Shapes | None, parameters: int) -> int:
-        """Return the bytes of one encoded gradient. Raises KeyError if the model's shapes are needed and unknown."""
-        return -(-self.sent_values(model, parameters) * self.bits_per_value // 8)
+        """Return the bytes of one gradient, encoded in Hivemind's parts, without headers.
+
+        Without known shapes it counts as one tensor. Raises KeyError if the shapes are needed and unknown.
+        """
+        values = self.sent_values(model, parameters)
+        encoded = -(-values * self.bits_per_value // 8)
+        if not self.part_bytes:
+            return encoded
+        shapes = (model_shapes().get(model) if isinstance(model, str) else model) or (((values,), 1),)
+        per_part = PART_BYTES * 8 // self.bits_per_value
+        return encoded + self.part_bytes * sum(
+            count * math.ceil(math.prod(shape) / per_part) for shape, count in shapes
+        )
 
     def plan_reasons(self, model: str | Shapes, parameters: int) -> list[str]:
         """Return a sentence about the share of a gradient that is sent, if it is not all."""

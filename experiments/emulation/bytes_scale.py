@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from experiments.averaging.records import PART_BYTES
 from experiments.emulation.host_load import (
     NEARLY_ALL,
     SWITCH_S_PER_GB,
@@ -25,7 +26,6 @@ VALIDATED_SCALE = (
 SLOWEST_STREAM_BPS = 0.7e6  # below, yamux's window (256 KiB, unscaled) is larger than the bytes in flight
 MIN_PARAMETERS = 10_000  # the scaled size must hold the small network that is actually trained
 MIN_PART_BYTES = 4096
-HIVEMIND_PART_BYTES = 2**19  # Hivemind's default; few large parts leave the link idle between them
 PARTS_PER_TIMEOUT = 4  # parts on the slowest path that must fit into the timeout for one
 CHUNK_TIMEOUT_S, LEAST_CHUNK_TIMEOUT_S = 20.0, 5.0
 
@@ -128,7 +128,7 @@ def parts_of(peers: int, sent_bytes: float, scale: float) -> tuple[int, str]:
 
     `sent_bytes`: to one peer, after scaling.
     """
-    own = max(1, math.ceil(sent_bytes * scale / HIVEMIND_PART_BYTES))
+    own = max(1, math.ceil(sent_bytes * scale / PART_BYTES))
     most = max(48, 1600 // peers**2)  # every part costs CPU time, however small it is
     parts = max(1, min(own, most, int(sent_bytes // MIN_PART_BYTES)))
     if parts == own:

@@ -13,11 +13,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from cloud.networks import vm_limit
+from experiments.averaging.records import PART_BYTES
 from experiments.catalog import Model, StepTime, step_time
 from experiments.emulation.accelerators import HOST, PADDED, REAL, is_padded
 from experiments.emulation.ballast import Ballast, ballast, ballast_error, largest_scale
 from experiments.emulation.bytes_scale import (
-    HIVEMIND_PART_BYTES,
     WARNING,
     Traffic,
     bytes_scale,
@@ -177,8 +177,8 @@ def full_size(spec: ExperimentSpec) -> EmulationPlan:
         coalesce=dict.fromkeys(accelerators, 1),
         steps=target / batch / n,
         parameters=model.parameters,
-        parts=max(1, math.ceil(sent_bytes / HIVEMIND_PART_BYTES)),
-        part_size_bytes=HIVEMIND_PART_BYTES,
+        parts=max(1, math.ceil(sent_bytes / PART_BYTES)),
+        part_size_bytes=PART_BYTES,
         calc_s=calc_s,
         comm_s=comm_s,
         epoch_s=epoch_s,

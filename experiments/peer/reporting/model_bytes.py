@@ -4,6 +4,9 @@ The kernel counts every byte that leaves this VM but cannot distinguish model da
 only the model data grow with the model. All of them pass through Hivemind's streams as tensors, whatever the averaging
 method or download. So they are counted there, when they are passed to p2pd, without headers and metadata. The averagers
 run in processes forked from the peer's, so the counts are kept in memory shared with them.
+
+The levels that an 8-bit format sends with each part are not counted: their number is that of the parts, which does not grow
+with the model as emulated parts are smaller than real ones. What an emulated run sends of them stays unscaled.
 """
 
 from __future__ import annotations
@@ -17,10 +20,13 @@ from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 from hivemind.p2p import P2P, PeerID
+from hivemind.proto import runtime_pb2
 
 _ENTRY = struct.Struct("<B47pQ")  # (used, peer id, bytes)
 _PEERS = 512  # twice the number of addresses of an emulated cloud
 _LAST = _ENTRY.size * (_PEERS - 1)  # the entry shared by all peers for which there is no room
+# Bytes of a part that do not depend on its size: one or two counts (int64) and 256 levels (float32).
+_LEVELS_BYTES = {runtime_pb2.UNIFORM_8BIT: 8 + 1024, runtime_pb2.BLOCKWISE_8BIT: 16 + 1024}
 
 
 class ModelBytes:
@@ -108,4 +114,6 @@ def address_of(maddrs: Iterable[str]) -> dict[str, str]:
 
 def _tensor_bytes(message: Any) -> int:
     part = getattr(message, "tensor_part", None)
-    return 0 if part is None else len(part.buffer)
+    if part is None:
+        return 0
+    return max(0, len(part.buffer) - _LEVELS_BYTES.get(part.compression, 0))

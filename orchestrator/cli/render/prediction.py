@@ -56,13 +56,19 @@ def prediction_words(p: Mapping[str, Any] | None) -> str:
 def measured_rows(pairs: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
     """Return rows of a run's summary on what was predicted of it (`metrics.predicted.pairs`)."""
     said = [
-        f"{FIGURES[pair['figure']].name} {number(pair['predicted']['value'], 3)} "
-        f"[{number(pair['predicted']['low'], 3)}, {number(pair['predicted']['high'], 3)}] ({pair['error']:+.1%}"
+        f"{FIGURES[pair['figure']].name} {_shown(pair, 'value')} "
+        f"[{_shown(pair, 'low')}, {_shown(pair, 'high')}] ({pair['error']:+.1%}"
         f"{'' if pair['inside'] else ', measured outside'})"
         for pair in pairs
         if pair["error"] is not None
     ]
     return [("predicted", ", ".join(said))] if said else []
+
+
+def _shown(pair: Mapping[str, Any], key: str) -> str:
+    figure = FIGURES[pair["figure"]]
+    unit = " GB" if figure.shown_factor != 1 else ""
+    return f"{number(pair['predicted'][key] * figure.shown_factor, 3)}{unit}"
 
 
 def _granularity(g: Mapping[str, float] | None) -> str:
@@ -78,7 +84,7 @@ def _bottleneck(found: Mapping[str, Any]) -> str:
 
 
 def _widest(assumptions: Sequence[Mapping[str, Any]]) -> str:
-    known = [one for one in assumptions if one["share"] is not None]
+    known = [one for one in assumptions if one["share"] is not None and one.get("share_of", "sps") == "sps"]
     if not known:
         return "no input of the prediction is uncertain"
     most = max(known, key=lambda one: one["share"])

@@ -13,6 +13,7 @@ from analysis.compare.predicted import Pair, accuracy, accuracy_table, pairs_of
 from metrics.predicted import words
 from metrics.run import RunNumbers
 from metrics.store.database import RunStore
+from orchestrator.cli.render.prediction import measured_rows
 
 US, EU, IOWA = (
     "gcp/us-central1/us-central1-a",
@@ -102,6 +103,21 @@ def test_what_was_not_measured_is_shown_as_unknown():
     value = {"value": 110.0, "low": 90.0, "high": 120.0}
     row = words({"figure": "sps", "predicted": value, "measured": None, "error": None, "inside": None})
     assert (row["measured"], row["error"], row["inside"]) == ("unknown", "unknown", "unknown")
+
+
+def test_bytes_are_shown_in_the_unit_of_their_figure():
+    value = {"value": 1.1e9, "low": 1.0e9, "high": 1.2e9}
+    pair = {
+        "figure": "egress_bytes_per_vm_epoch",
+        "predicted": value,
+        "measured": 1.0e9,
+        "error": 0.1,
+        "inside": True,
+    }
+    row = words(pair)
+    assert row["figure"] == "egress (GB per VM and epoch)"
+    assert (row["predicted"], row["90 % interval"], row["measured"]) == ("1.1", "1 to 1.2", "1")
+    assert measured_rows([pair]) == [("predicted", "egress 1.1 GB [1 GB, 1.2 GB] (+10.0%)")]
 
 
 def test_runs_of_a_busy_host_are_left_out_of_the_errors():

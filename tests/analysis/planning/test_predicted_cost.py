@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from decimal import Decimal
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis.planning.plan import Quote, plan_of
 from analysis.planning.predicted_cost import cost_of
-from analysis.planning.prediction import CHECKPOINTS, Prediction, Value, predict
+from analysis.planning.prediction import CHECKPOINTS, Prediction, Simulated, Value, predict
 from cloud.prices.book import PriceBook
 from cloud.prices.book import load as load_book
 from experiments.emulation.scales import resolve_emulation
@@ -20,17 +21,39 @@ BOOK = load_book("study-2023-04")
 SECONDS = st.floats(0.5, 1e5)
 
 
-def predicted(epoch_s: Value | None, egress_usd: Decimal | None) -> Prediction:
-    return Prediction("any", epoch_s=epoch_s, egress_usd_per_epoch=egress_usd)
+def predicted(
+    epoch_s: Value | None, egress_usd: Decimal | None, sent: tuple[float, float] = (1.0, 1.0)
+) -> Prediction:
+    """A prediction of 21 simulated runs, of which the second and the last but one are the interval's ends.
+
+    `sent`: egress of the shortest and of the longest run, over `egress_usd`.
+    """
+    if epoch_s is None:
+        return Prediction("any", epoch_s=None, egress_usd_per_epoch=egress_usd)
+    seconds = np.interp(np.arange(21), [1, 10, 19], [epoch_s.low, epoch_s.value, epoch_s.high])
+    usd = None if egress_usd is None else float(egress_usd) * np.linspace(*sent, 21)
+    return Prediction(
+        "any", epoch_s=epoch_s, egress_usd_per_epoch=egress_usd, simulated=Simulated(seconds, usd)
+    )
 
 
 def test_by_hand():
     p = predicted(Value(100.0, 90.0, 120.0), Decimal("0.5"))
     found = cost_of(p, 1000, 4000, Decimal("3.6"))
-    assert found.usd_per_h == Value(3.6 + 18.0, 3.6 + 15.0, pytest.approx(3.6 + 20.0))
-    assert found.usd_per_1m_samples == Value(600.0, pytest.approx(590.0), pytest.approx(620.0))
+    close = pytest.approx
+    assert found.usd_per_h == Value(3.6 + 18.0, close(3.6 + 15.0), close(3.6 + 20.0))
+    assert found.usd_per_1m_samples == Value(600.0, close(590.0), close(620.0))
     assert found.time_to_samples_s == Value(400.0, 360.0, 480.0)
-    assert found.usd_to_samples == Value(pytest.approx(2.4), pytest.approx(2.36), pytest.approx(2.48))
+    assert found.usd_to_samples == Value(close(2.4), close(2.36), close(2.48))
+
+
+def test_bytes_that_grow_with_the_seconds_widen_the_interval_by_hand():
+    # The second of 21 runs has 91 % of the egress, the last but one 109 %.
+    p = predicted(Value(100.0, 90.0, 120.0), Decimal("0.5"), (0.9, 1.1))
+    found = cost_of(p, 1000, 4000, Decimal("3.6")).usd_per_1m_samples
+    assert found == Value(600.0, pytest.approx(90.0 + 455.0), pytest.approx(120.0 + 545.0))
+    constant = cost_of(predicted(Value(100.0, 90.0, 120.0), Decimal("0.5")), 1000, 4000, Decimal("3.6"))
+    assert constant.usd_per_1m_samples == Value(600.0, pytest.approx(590.0), pytest.approx(620.0))
 
 
 @given(

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from decimal import Decimal
+from importlib import resources
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.planning.prediction import as_json, constants, predict, wait_s
+from analysis.planning.constants import constants
+from analysis.planning.prediction import as_json, predict, wait_s
 from analysis.planning.round_time import expected_spell_s, transfer
-from benchmarks.plan_accuracy import constant_rows, fit, kendall, rows
+from benchmarks.plan_accuracy import fit, kendall, main, points, rows
 from cloud.networks import NO_PATH_MODEL, Network, NetworkError, Path, PathModel
 from cloud.prices.book import PriceBook, load
 from experiments.parse import load as load_spec
@@ -93,7 +95,6 @@ def test_seconds_samples_and_bytes_agree():
     assert p.granularity.value == pytest.approx(p.calc_s.value / p.comm_s.value)
     assert p.calc_s.value == pytest.approx(32768 / (2 * 32 / 0.276))
     assert p.hivemind_share == pytest.approx(1 - 0.230 / 0.276)
-    assert [pair.bytes_per_epoch for pair in p.egress] == pytest.approx([560142482 * 2 * 1500 / 1448] * 2)
     for value in (p.sps, p.calc_s, p.comm_s, p.epoch_s, p.granularity):
         assert value.low < value.value < value.high
     assert p.bottleneck is not None
@@ -106,7 +107,7 @@ def test_more_peers_send_more_bytes_and_calculate_for_less_time():
     assert eight.egress
     assert len(eight.egress) == 56
     sent = [sum(pair.bytes_per_epoch for pair in p.egress or ()) for p in (two, eight)]
-    assert sent[1] / sent[0] == pytest.approx(7)  # n x 2 (n - 1) / n gradients
+    assert sent[1] / sent[0] == pytest.approx(7, rel=0.02)  # n x 2 (n - 1) / n gradients, and control traffic
     assert two.calc_s
     assert eight.calc_s
     assert eight.calc_s.value == pytest.approx(two.calc_s.value / 4)
@@ -184,19 +185,36 @@ def test_a_plain_loop_has_no_communication():
 def test_same_seed_same_prediction_and_shares_add_up():
     spec = load_spec("geo-c8-nlp", shipped=True)
     assert predict(spec) == predict(spec)
-    shares = [a.share for a in predict(spec).assumptions if a.share is not None]
-    assert sum(shares) == pytest.approx(1)
+    shares = [(a.share_of, a.share) for a in predict(spec).assumptions if a.share is not None]
+    for figure in ("sps", "egress_bytes_per_vm_epoch"):
+        assert sum(share for of, share in shares if of == figure) == pytest.approx(1)
     assert all(a.source for a in predict(spec).assumptions)
 
 
-def test_the_constants_are_those_derived_from_a2_and_b():
-    rows = {row["name"]: float(row["value"]) for row in constant_rows()}
-    assert {name: constant.value for name, constant in constants().items()} == rows
-    assert wait_s(4) == pytest.approx(rows["wait_base_s"] + 3 * rows["wait_per_peer_s"])
+@pytest.mark.slow
+def test_the_constants_are_those_derived_from_a2_and_b(paper_traces, capsys):
+    assert main(["--constants", "--logs", str(paper_traces)]) == 0
+    text = (resources.files("analysis.planning") / "predictor_constants.csv").read_text(encoding="utf-8")
+    assert capsys.readouterr().out == text
 
 
-def test_the_constants_do_not_depend_on_other_runs(monkeypatch: pytest.MonkeyPatch):
-    known = fit()
+def test_the_waiting_time_is_a_line_in_the_number_of_peers():
+    kept = {name: constant.value for name, constant in constants().items()}
+    assert wait_s(4) == pytest.approx(kept["wait_base_s"] + 3 * kept["wait_per_peer_s"])
+
+
+@given(st.floats(0, 5), st.floats(0, 2), st.floats(-50, 50))
+def test_one_unusual_run_moves_the_waiting_time_little(base: float, slope: float, odd: float):
+    made = [(f"B-{x}", x, base + slope * x) for x in (1, 1, 3, 3, 5, 5, 7)]
+    found = fit([*made, ("odd", 7, base + slope * 7 + odd)])
+    assert found["wait_per_peer_s"] == pytest.approx(slope, abs=1e-9)
+    assert found["wait_base_s"] == pytest.approx(base, abs=1e-9)
+    assert found["wait_spread_s"] == pytest.approx(0, abs=1e-9)
+
+
+@pytest.mark.slow
+def test_the_constants_do_not_depend_on_other_runs(paper_traces, monkeypatch: pytest.MonkeyPatch):
+    known = fit(points(paper_traces))
     import benchmarks.plan_accuracy as program
     from experiments.catalog import published_runs
 
@@ -206,7 +224,12 @@ def test_the_constants_do_not_depend_on_other_runs(monkeypatch: pytest.MonkeyPat
     every = {k: v for k, v in program.specs().items() if k in judged}
     monkeypatch.setattr(program, "published_runs", lambda: judged)
     monkeypatch.setattr(program, "specs", lambda: every)
-    assert fit() == known
+    assert fit(points(paper_traces)) == known
+
+
+def test_constants_without_logs_are_refused(tmp_path, capsys):
+    assert main(["--constants", "--logs", str(tmp_path)]) == 2
+    assert "give the folder of the paper's logs" in capsys.readouterr().err
 
 
 def test_kendall():

@@ -29,11 +29,11 @@ def test_prediction_is_shown_with_its_interval_and_its_meaning():
     spec = load("geo-c8", ["measure.warmup_epochs=1", "measure.epochs=2"])
     plan = plan_of(spec, BOOK, resolve_emulation(spec, 2)).as_dict()
     rate, dollars, parts = prediction_lines(plan)
-    # by hand: granularity 5.569 -> (5.569 + 1) / (5.569 / 2 + 1) = 1.736
+    # by hand: granularity 5.52 -> (5.52 + 1) / (5.52 / 2 + 1) = 1.734
     assert rate.startswith(
-        "  predicted of the real VMs, not of this machine: 241 [231, 248] samples/s; granularity 5.57"
+        "  predicted of the real VMs, not of this machine: 241 [232, 247] samples/s; granularity 5.52"
     )
-    assert rate.endswith("twice the peers would give 1.74 times the samples/s")
+    assert rate.endswith("twice the peers would give 1.73 times the samples/s")
     assert " per 1M samples, " in dollars
     assert dollars.endswith(" for 98,304 samples")
     assert "most of an epoch: calculation" in parts

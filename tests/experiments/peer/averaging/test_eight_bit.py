@@ -5,11 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hivemind.compression import deserialize_torch_tensor, serialize_torch_tensor
+from hivemind.averaging.partition import TensorPartContainer
+from hivemind.compression import CompressionInfo, deserialize_torch_tensor, serialize_torch_tensor
 from hivemind.proto import runtime_pb2
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from experiments.averaging import methods
+from experiments.averaging.records import PART_BYTES
 from experiments.peer.averaging.eight_bit import BLOCK
 from experiments.peer.optimizer.build import compression_of
 
@@ -33,6 +36,21 @@ def test_each_value_takes_one_byte_with_a_small_error(name: str, shape: tuple[in
     assert found.dtype == tensor.dtype
     assert size <= tensor.numel() + 256 * 4 + 16 + 4 * (tensor.numel() // BLOCK + 1)
     assert float((found - tensor).norm()) < 0.04 * float(tensor.norm())
+
+
+@pytest.mark.parametrize("name", ["none", "float16", *NAMES])
+def test_bytes_of_a_gradient_are_those_of_hivemind_s_parts(name: str) -> None:
+    """Each tensor has parts of its own; their number depends on the bytes of a value."""
+    sizes, codec = (PART_BYTES * 5 // 4, 100), compression_of(name)
+    tensors = [torch.zeros(size) for size in sizes]
+    split = TensorPartContainer(tensors, (1.0,), codec, PART_BYTES)
+    info = CompressionInfo.from_tensor(tensors[0])
+    parts = [len(codec.compress(part, info).buffer) for part in split.get_raw_input_parts(0)]
+    scales = sum(4 * -(-size // BLOCK) for size in sizes) if name == "blockwise8bit" else 0
+    record = methods.compression_of(name)
+    assert len(parts) == sum(-(-size * record.bits_per_value // 8 // PART_BYTES) for size in sizes)
+    shapes = tuple(((size,), 1) for size in sizes)
+    assert sum(parts) == record.gradient_bytes(shapes, sum(sizes)) + scales
 
 
 @pytest.mark.parametrize("name", NAMES)

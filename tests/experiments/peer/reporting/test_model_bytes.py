@@ -10,12 +10,15 @@ from pathlib import Path
 import pytest
 import torch
 from hivemind.averaging.allreduce import AllReduceRunner
-from hivemind.compression import Float16Compression
+from hivemind.compression import CompressionInfo, Float16Compression
 from hivemind.p2p import P2P
+from hivemind.proto.averaging_pb2 import AveragingData
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cloud.storage.counter import BytesRead
+from experiments.peer.averaging.eight_bit import BLOCK
+from experiments.peer.optimizer.build import compression_of
 from experiments.peer.reporting import model_bytes
 from experiments.peer.reporting.final_egress import FinalEgress
 from experiments.peer.reporting.model_bytes import ModelBytes, address_of, by_address, count_tensors
@@ -27,6 +30,7 @@ FIRST, SECOND = (
     "QmYyQSo1c1Ym7orWxLYvCrM2EmxFTANf8wXmmE7DWjhx5N",
     "QmSoLPppuBtQSGwKDZT2M73ULpjvfd3aZ6ha4oFGL1KrGM",
 )
+WIDTH = {"none": 4, "float16": 2, "uniform8bit": 1, "blockwise8bit": 1}
 
 
 def raw(peer: str) -> bytes:
@@ -111,6 +115,19 @@ def test_records_hold_both_counts_and_the_rest_is_written_at_the_end(tmp_path: P
     final.write()
     (left,) = read_egress(tmp_path / "egress.csv", "a")
     assert (left.phase, left.bytes, left.model_bytes) == ("leaving", 40, 20)
+
+
+@pytest.mark.parametrize("name", ["none", "float16", "uniform8bit", "blockwise8bit"])
+@given(st.lists(st.integers(1, 9000), min_size=1, max_size=5))
+def test_only_what_grows_with_the_model_is_counted(name: str, sizes: list[int]) -> None:
+    """However a gradient is split into parts, its values count and the levels sent with each part do not."""
+    codec = compression_of(name)
+    info = CompressionInfo.from_tensor(torch.zeros(1))
+    parts = [codec.compress(torch.linspace(-1, 1, size), info) for size in sizes]
+    counted = sum(model_bytes._tensor_bytes(AveragingData(tensor_part=part)) for part in parts)
+    scales = sum(4 * -(-size // BLOCK) for size in sizes) if name == "blockwise8bit" else 0
+    assert counted == sum(sizes) * WIDTH[name] + scales
+    assert model_bytes._tensor_bytes(AveragingData(group_id=b"round")) == 0
 
 
 def test_without_a_ledger_model_bytes_are_unknown(tmp_path: Path) -> None:
