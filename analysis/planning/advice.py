@@ -359,7 +359,10 @@ def _kind(
     if is_own(one.infra):
         there = sum(g.count for g in spec.peers if any(r.infra == one.infra for r in g.alternatives)) or 1
         most = there if most is None else min(most, there)
-    return Kind(one.infra, one.accelerators, spot, rate, steps[0].sync_work_s, price.usd, most), inputs
+    step = steps[0]
+    return Kind(
+        one.infra, one.accelerators, spot, rate, step.sync_work_s, price.usd, most, step_s=step.step_s
+    ), inputs
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,12 @@
 
 The formulas are those of `analysis.planning.prediction.predict` (docs/prediction.md), summed over kinds of peers instead
 of over peers, so that a combination takes tens of microseconds; a test holds both against each other. Averaging is flat
-and blocking: others are not predicted.
+or hierarchical, where pairs of peers differ in what they exchange (`analysis.planning.exchange_pairs`).
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -14,11 +15,14 @@ from functools import cached_property
 from itertools import combinations
 from typing import Literal
 
+from analysis.planning.epoch_time import epoch_s
+from analysis.planning.exchange_pairs import least_share, most_regions, pairs_of
 from analysis.planning.prediction import Inputs, wait_s
-from analysis.planning.round_time import Transfer, expected_spell_s
+from analysis.planning.round_time import Transfer, bytes_of, expected_spell_s
 from analysis.planning.search import Figures
 from cloud.networks import NetworkError
 from cloud.prices.book import Ladder, PriceBook, tiered_usd
+from experiments.averaging.records import region_of
 from metrics.epochs.scaling import PACKET_PER_LOAD
 
 _SLACK = 1e-9  # bounds and figures add the same terms in another order
@@ -36,6 +40,7 @@ class Kind:
     work_s: float  # the VM's own work around a round
     usd_per_h: Decimal
     most: int | None = None  # machines of one's own: how many there are; None: no limit
+    step_s: float = 0.0  # of one step; matters if rounds overlap with calculation
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,16 +62,19 @@ class PeerSpace:
         network = inputs.network
         self._place = [network.place(kind.location) for kind in self._all]
         self._rate = [kind.rate_sps for kind in self._all]
+        self._region = [region_of(kind.location) for kind in self._all]
         self._work = [kind.work_s for kind in self._all]
+        self._step = [kind.step_s for kind in self._all]
         self._usd = [float(kind.usd_per_h) for kind in self._all]
         self._ladders: dict[tuple[int, int], Ladder] = {}
+        self._round_trip_s: dict[tuple[int, int], float] = {}
         self.unfit: dict[tuple[int, int], Unfit] = {}
         for a in k:
             for b in k:
                 src, dst = self._all[a].location, self._all[b].location
                 pair = (min(a, b), max(a, b))
                 try:
-                    network.path(src, dst)
+                    self._round_trip_s[a, b] = network.path(src, dst).rtt_s
                 except NetworkError as error:
                     self.unfit.setdefault(pair, Unfit("no_path", src, dst, str(error)))
                     continue
@@ -76,6 +84,10 @@ class PeerSpace:
                 else:
                     self._ladders[a, b] = ladder
         self._lowest = {pair: _lowest_usd(ladder) for pair, ladder in self._ladders.items()}
+        self._lowest_between: dict[tuple[str, str], float] = {}
+        for (a, b), usd in self._lowest.items():
+            regions = (self._region[a], self._region[b])
+            self._lowest_between[regions] = min(usd, self._lowest_between.get(regions, usd))
         self._carried: dict[tuple[int, int, int], float] = {}
 
     @property
@@ -100,17 +112,17 @@ class PeerSpace:
         """Return the nominal figures of at least two peers that fit; dollars are of VMs and egress between peers."""
         inputs, n = self._inputs, sum(counts)
         used = [(k, count) for k, count in enumerate(counts) if count]
-        found = self._transfer(used, n)
-        comm_s = found.seconds + expected_spell_s(found, inputs.path) + wait_s(n)
-        comm_s += max(self._work[k] for k, _ in used)
-        sps = inputs.tbs / (inputs.tbs / sum(count * self._rate[k] for k, count in used) + comm_s)
-        sent = round(2 * inputs.gradient_bytes / n * PACKET_PER_LOAD)
+        found, sent = self._flat(used, n) if inputs.method.exchange.whole_group else self._by_pairs(used)
+        work_s = max(self._work[k] for k, _ in used)
+        comm_s = (
+            found.seconds + expected_spell_s(found, inputs.path) + wait_s(n) + self._trips_s(used) + work_s
+        )
+        calc_s = inputs.tbs / sum(count * self._rate[k] for k, count in used)
+        sps = inputs.tbs / self._epoch_s(used, calc_s, comm_s, work_s)
         by_ladder: dict[tuple[str, ...], int] = {}
-        for a, many in used:
-            for b, others in used:
-                key = self._ladders[a, b].key if many * (others - (a == b)) else None
-                if key is not None:
-                    by_ladder[key] = by_ladder.get(key, 0) + many * (others - (a == b)) * sent
+        for pair, amount in sent.items():
+            key = self._ladders[pair].key
+            by_ladder[key] = by_ladder.get(key, 0) + amount
         egress = sum(float(tiered_usd(self._by_key[key], amount)) for key, amount in by_ladder.items())
         vms = sum(count * self._usd[k] for k, count in used)
         per_1m = vms / sps * _PER_1M + egress / inputs.tbs * 1e6
@@ -121,7 +133,8 @@ class PeerSpace:
 
         Samples/s are at most those with every further peer at the highest local rate, and a transfer as slow as the
         slowest pair that is certain. $/h are at least the VMs'. $/1M are VMs' dollars / samples/s, whose parts for
-        calculation and for communication are bounded apart, and the egress that is certain at the lowest price.
+        calculation and for communication are bounded apart, and the egress that is certain at the lowest price. If
+        rounds overlap with calculation, an epoch takes at least either, and the VM's own work.
         """
         inputs, left = self._inputs, peers - sum(counts)
         used = [(k, count) for k, count in enumerate(counts) if count]
@@ -130,7 +143,33 @@ class PeerSpace:
             rest = [j for j in rest if self.fits(j, j) or any(i != j and self.fits(i, j) for i in rest)]
         if not rest:
             return None
-        streams = peers - 1
+        transfer_s, certain_usd = (
+            self._flat_bound(used, rest, left, peers)
+            if inputs.method.exchange.whole_group
+            else self._hierarchical_bound(used, rest, left, peers)
+        )
+        work_s = max(self._work[k] for k, _ in used)
+        comm_s = transfer_s + wait_s(peers) + self._trips_s(used) + work_s
+        rate = sum(count * self._rate[k] for k, count in used)
+        calc_s = inputs.tbs / (rate + left * max(self._rate[j] for j in rest))
+        least_s = self._epoch_s(used, calc_s, comm_s, work_s)
+        sps = inputs.tbs / least_s
+        usd = sum(count * self._usd[k] for k, count in used)
+        vms = usd + left * min(self._usd[j] for j in rest)
+        # Dollars per sample calculated: a ratio of sums is lowest if all further peers are of one kind.
+        ratio = min((usd + left * self._usd[j]) / (rate + left * self._rate[j]) for j in rest)
+        if inputs.method.schedule.overlaps_rounds:
+            per_sample = max(ratio + vms * work_s / inputs.tbs, vms * least_s / inputs.tbs)
+        else:
+            per_sample = ratio + vms * comm_s / inputs.tbs
+        per_1m = per_sample * _PER_1M + certain_usd / inputs.tbs * 1e6
+        return Figures(sps * (1 + _SLACK), vms * (1 - _SLACK), per_1m * (1 - _SLACK))
+
+    def _flat_bound(
+        self, used: Sequence[tuple[int, int]], rest: Sequence[int], left: int, peers: int
+    ) -> tuple[float, float]:
+        """Return transfer seconds and dollars of egress that no completion has less of."""
+        inputs, streams = self._inputs, peers - 1
         pairs = [self._both(a, b, streams) for a, b in combinations([k for k, _ in used], 2)] + [
             self._both(k, k, streams) for k, count in used if count > 1
         ]
@@ -138,13 +177,6 @@ class PeerSpace:
         pairs.append(max(min(self._both(k, j, streams) for k, _ in used) for j in rest))
         bits = 2 * inputs.gradient_bytes / peers * 8
         transfer_s = max(bits / min(pairs), bits * PACKET_PER_LOAD * (peers - 1) / inputs.vm.processing_bps)
-        comm_s = transfer_s + wait_s(peers) + max(self._work[k] for k, _ in used)
-        rate = sum(count * self._rate[k] for k, count in used)
-        sps = inputs.tbs / (inputs.tbs / (rate + left * max(self._rate[j] for j in rest)) + comm_s)
-        usd = sum(count * self._usd[k] for k, count in used)
-        vms = usd + left * min(self._usd[j] for j in rest)
-        # Dollars per sample calculated: a ratio of sums is lowest if all further peers are of one kind.
-        ratio = min((usd + left * self._usd[j]) / (rate + left * self._rate[j]) for j in rest)
         low = self._lowest
         certain = sum(
             many * (others - (a == b)) * low[a, b]
@@ -154,8 +186,60 @@ class PeerSpace:
         )
         certain += left * min(sum(count * (low[k, j] + low[j, k]) for k, count in used) for j in rest)
         sent = max(0, round(2 * inputs.gradient_bytes / peers * PACKET_PER_LOAD))
-        per_1m = (ratio + vms * comm_s / inputs.tbs) * _PER_1M + certain * sent / inputs.tbs * 1e6
-        return Figures(sps * (1 + _SLACK), vms * (1 - _SLACK), per_1m * (1 - _SLACK))
+        return transfer_s, certain * sent
+
+    def _hierarchical_bound(
+        self, used: Sequence[tuple[int, int]], rest: Sequence[int], left: int, peers: int
+    ) -> tuple[float, float]:
+        """Implement `_flat_bound`.
+
+        Each pair of regions has a pair of peers that exchanges at least `least_share`, with at least as many streams a VM
+        as its region and the regions so far need. All VMs together send 2 (n - 1) gradients, so one sends 2 (n - 1) / n
+        or more. Between two regions 2 / R gradients are sent each way, in a region of m peers 2 (m - 1).
+        """
+        inputs, region = self._inputs, self._region
+        sizes = Counter[str]()
+        for k, count in used:
+            sizes[region[k]] += count
+        new = {region[j] for j in rest} - sizes.keys()
+        grows = any(region[j] in sizes for j in rest)
+        share = least_share([*sizes.values()], len(new), left, grows=grows)
+        streams = {name: max(1, size + len(sizes) - 2) for name, size in sizes.items()}
+        pairs = [
+            self._both(a, b, max(streams[region[a]], streams[region[b]]))
+            for a, b in combinations([k for k, _ in used], 2)
+        ]
+        pairs += [self._both(k, k, streams[region[k]]) for k, count in used if count > 1]
+        pairs.append(max(min(self._both(k, j, streams[region[k]]) for k, _ in used) for j in rest))
+        mean_bits = 2 * inputs.gradient_bytes / peers * 8 * PACKET_PER_LOAD * (peers - 1)
+        bits = bytes_of(share, inputs.gradient_bytes) * 8
+        transfer_s = max(bits / min(pairs), mean_bits / inputs.vm.processing_bps)
+
+        low, gradient_bytes = self._lowest_between, inputs.gradient_bytes * PACKET_PER_LOAD
+        between_bytes = 2 * gradient_bytes / most_regions(len(sizes), len(new), left)
+        rounding = peers * peers  # each pair's bytes are rounded
+        between_bytes, own_bytes = (max(0.0, sent - rounding) for sent in (between_bytes, 2 * gradient_bytes))
+        usd = sum(low[a, b] for a in sizes for b in sizes if a != b) * between_bytes
+        usd += sum(low[a, a] * (size - 1) for a, size in sizes.items() if size > 1) * own_bytes
+        further = [
+            low[region[j], region[j]] * own_bytes
+            if region[j] in sizes
+            else sum(low[a, region[j]] + low[region[j], a] for a in sizes) * between_bytes
+            for j in rest
+        ]
+        return transfer_s, usd + min(further)
+
+    def _epoch_s(self, used: Sequence[tuple[int, int]], calc_s: float, comm_s: float, work_s: float) -> float:
+        step_s = max(self._step[k] for k, _ in used)
+        return epoch_s(self._inputs.method.schedule, calc_s, comm_s, work_s, step_s)
+
+    def _trips_s(self, used: Sequence[tuple[int, int]]) -> float:
+        """As `Inputs.further_trips_s`."""
+        further = self._inputs.method.compression.exchanges - 1
+        if not further:
+            return 0.0
+        trips = (self._round_trip_s[a, b] for a, count in used for b, _ in used if a != b or count > 1)
+        return further * max(trips, default=0.0)
 
     def equal_places(self) -> dict[str, str]:
         """Return places that change no figure in place of an earlier one: they cannot train together, all else is equal."""
@@ -214,8 +298,46 @@ class PeerSpace:
     def _both(self, a: int, b: int, streams: int) -> float:
         return min(self._rate_bps(a, b, streams), self._rate_bps(b, a, streams))
 
+    def _by_pairs(self, used: Sequence[tuple[int, int]]) -> tuple[Transfer, dict[tuple[int, int], int]]:
+        """Return the transfer, and the bytes that all peers of one kind send all those of another."""
+        inputs, path = self._inputs, self._inputs.path
+        members: dict[str, list[int]] = {}
+        for k, count in used:
+            members.setdefault(self._region[k], []).extend([k] * count)
+        kinds = [k for those in members.values() for k in those]
+        found = pairs_of(inputs.method.exchange, tuple(len(those) for those in members.values()))
+        sizes = [bytes_of(share, inputs.gradient_bytes) for share in found.shares]
+        counted = Counter((kinds[i], kinds[j], share, streams) for i, j, share, streams in found.pairs)
+        rates = {key: self._both(key[0], key[1], key[3]) for key in counted}
+        path_s = max(sizes[key[2]] * 8 / rate for key, rate in rates.items())
+        most = max(sum(sizes[share] * 8 * PACKET_PER_LOAD * peers for share, peers in vm) for vm in found.vms)
+        seconds = max(path_s, most / inputs.vm.processing_bps)
+        spells: dict[float, int] = {}
+        sent = Counter[tuple[int, int]]()
+        for key, count in counted.items():
+            a, b, share, _ = key
+            amount = count * round(sizes[share] * PACKET_PER_LOAD)
+            sent[a, b] += amount
+            sent[b, a] += amount
+            if self._place[a] != self._place[b] and path.spell_rate_per_s and seconds:
+                progress = path.spell_factor * rates[key] / (sizes[share] * 8 / seconds)
+                if progress < 1:
+                    spells[progress] = spells.get(progress, 0) + count
+        return Transfer(seconds, "path", "", spells), sent
+
+    def _flat(self, used: Sequence[tuple[int, int]], n: int) -> tuple[Transfer, dict[tuple[int, int], int]]:
+        """As `_by_pairs`, where all pairs exchange the same: they are counted instead of listed."""
+        sent = round(2 * self._inputs.gradient_bytes / n * PACKET_PER_LOAD)
+        by_kinds = {
+            (a, b): many * (others - (a == b)) * sent
+            for a, many in used
+            for b, others in used
+            if a != b or many > 1
+        }
+        return self._transfer(used, n), by_kinds
+
     def _transfer(self, used: Sequence[tuple[int, int]], n: int) -> Transfer:
-        """As `analysis.planning.round_time.transfer`, with pairs counted instead of listed."""
+        """As `analysis.planning.round_time.transfer` of flat averaging, with pairs counted instead of listed."""
         inputs, path = self._inputs, self._inputs.path
         pairs = {(a, b): x * y for (a, x), (b, y) in combinations(used, 2)}
         pairs |= {(k, k): count * (count - 1) // 2 for k, count in used if count > 1}
