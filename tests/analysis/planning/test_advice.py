@@ -144,7 +144,7 @@ def test_machines_in_one_place_are_compared_with_their_sources():
 
 
 def test_what_cannot_be_predicted_is_left_out_with_the_reason():
-    options = {"": spec_of("geo-b2"), "swarm.overlap=delayed": spec_of("geo-b2", "swarm.overlap=delayed")}
+    options = {"": spec_of("geo-b2"), "swarm.batch_size=16": spec_of("geo-b2", "swarm.batch_size=16")}
     before = LeftOut("option_invalid", "network_tuning=wan", "does not fit")
     resources = [
         *spot(
@@ -159,7 +159,7 @@ def test_what_cannot_be_predicted_is_left_out_with_the_reason():
     advice = advise(options, resources, [2], Goals(), BOOK, invalid=[before])
     found = {(each.code, each.what) for each in advice.left_out}
     assert ("option_invalid", "network_tuning=wan") in found
-    assert ("unpredicted", "swarm.overlap=delayed") in found
+    assert ("unpredicted", "swarm.batch_size=16") in found
     assert ("unpredicted", f"H100:1 in {US}") in found
     assert ("no_place", "T4:1 in gcp/southamerica-east1/southamerica-east1-a") in found
     assert ("no_vm_price", "T4:1 in lambda/us-west-1") in found

@@ -1,0 +1,149 @@
+"""Compare predictions of the study `beyond-c8` with what was measured of it on the emulated cloud.
+
+    python -m benchmarks.options_accuracy
+
+The measured figures are those of docs/study-run.md, "What options gain"; nothing is fitted to them. docs/prediction.md has
+the resulting table.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from analysis.planning.advice import usd_of
+from analysis.planning.prediction import predict
+from cloud.places import continent
+from cloud.prices.book import load_for
+from experiments.schema.models import ExperimentSpec
+from experiments.schema.slots import slots
+from experiments.study_file.load import load_study
+
+STUDY, PAGE = "beyond-c8", Path(__file__).parents[1] / "docs" / "study-run.md"
+_A8 = "A-8, one zone"  # the page's name of the row without a label
+_FULL = ("delayed", "best")  # of NLP: compared with `full` instead of the study's baseline
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """Figures of one row of the study. GB: between continents in an epoch."""
+
+    sps: float
+    comm_s: float
+    usd_per_1m: float
+    gb: float
+
+
+Options = dict[tuple[str, str], Option]
+"""By ("NLP" or "CV", row)."""
+
+
+@cache
+def measured() -> Options:
+    """Read the two tables of docs/study-run.md."""
+    found: Options = {}
+    kind = ""
+    for line in PAGE.read_text(encoding="utf-8").splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if len(cells) != 8 or not line.startswith("|"):
+            kind = ""
+        elif cells[1] == "samples/s" and cells[3] == "comm., s":
+            kind = cells[0]
+        elif kind and not cells[0].startswith("---"):
+            sps, comm_s, usd, gb = (float(cells[k].split()[0]) for k in (1, 3, 4, 5))
+            found[kind, cells[0]] = Option(sps, comm_s, usd, gb)
+    return found
+
+
+@cache
+def predicted() -> Options:
+    """Predict each row of the study with its price book."""
+    found: Options = {}
+    for member in load_study(STUDY).members:
+        spec = member.spec
+        row = ("NLP" if spec.name.endswith("-nlp") else "CV", _row(spec, member.label))
+        if row not in found:
+            found[row] = _option(spec)
+    return found
+
+
+def _row(spec: ExperimentSpec, label: str) -> str:
+    name = label.replace("powersgd", spec.swarm.compression)
+    return name or _A8
+
+
+def _option(spec: ExperimentSpec) -> Option:
+    book = load_for(spec.prices, rented=False)
+    p = predict(spec, book)
+    assert p.sps is not None, p.unknown
+    assert p.comm_s is not None
+    where = {slot.name: continent(slot.places[0].infra) for slot in slots(spec)}
+    far = (pair.bytes_per_epoch for pair in p.egress or () if where[pair.src] != where[pair.dst])
+    return Option(p.sps.value, p.comm_s.value, usd_of(spec, p, book)[1].value, sum(far) / 1e9)
+
+
+def baseline_of(kind: str, row: str) -> str:
+    """Return the row with which the study compares this one."""
+    return "full" if kind == "NLP" and row in _FULL else "kernel"
+
+
+def gain(options: Options, kind: str, row: str) -> float:
+    """Return the ratio of samples/s to the row that it is compared with."""
+    return options[kind, row].sps / options[kind, baseline_of(kind, row)].sps
+
+
+def table() -> list[str]:
+    """Return the lines of the table, one row of the study each."""
+    lines = [
+        "| row | sps measured | predicted | error % | gain measured | predicted | comm s measured | predicted | error % "
+        "| GB measured | predicted | $/1M measured | predicted |",
+        "|---|" + "---|" * 12,
+    ]
+    for (kind, row), want in measured().items():
+        got = predicted()[kind, row]
+        cells = (
+            f"{kind} {row}", f"{want.sps:.0f}", f"{got.sps:.0f}", _percent(got.sps / want.sps),
+            f"{gain(measured(), kind, row):.2f}", f"{gain(predicted(), kind, row):.2f}",
+            f"{want.comm_s:.1f}", f"{got.comm_s:.1f}", _percent(got.comm_s / want.comm_s),
+            f"{want.gb:.2f}", f"{got.gb:.2f}", f"{want.usd_per_1m:.2f}", f"{got.usd_per_1m:.2f}",
+        )  # fmt: skip
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def errors() -> dict[tuple[str, str], tuple[float, float]]:
+    """Return the relative errors of samples/s and of the gain in samples/s by row."""
+    return {
+        row: (
+            predicted()[row].sps / want.sps - 1,
+            gain(predicted(), *row) / gain(measured(), *row) - 1,
+        )
+        for row, want in measured().items()
+    }
+
+
+def _percent(ratio: float) -> str:
+    return f"{100 * (ratio - 1):+.1f}"
+
+
+def _summary(found: Sequence[float]) -> str:
+    return (
+        f"median {100 * statistics.median(map(abs, found)):.1f} %, worst {100 * max(found, key=abs):+.1f} %"
+    )
+
+
+def main() -> int:
+    """Print the table and the errors."""
+    print("\n".join(table()))
+    every = errors().values()
+    print(f"\nsamples/s: {_summary([sps for sps, _ in every])} (n = {len(every)})")
+    print(f"gains: {_summary([of for _, of in every if of])}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
