@@ -221,7 +221,7 @@ def test_powersgd_sends_the_bytes_of_its_record_in_two_all_reduces(rank: int):
     assert compression.exchanges == 2
     assert inputs.gradient_bytes == sent
     trip_s = longest_round_trip_s(inputs.locations, NETWORK)
-    assert inputs.further_trips_s() == trip_s == 0.272
+    assert inputs.further_trips_s() == trip_s == 0.2721  # Belgium and Sydney
     one = replace(inputs, method=replace(inputs.method, compression=replace(compression, exchanges=1)))
     assert one.transfer() == inputs.transfer()
     assert one.further_trips_s() == 0
