@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -41,20 +40,16 @@ def pairs_of(exchange: Exchange, sizes: tuple[int, ...]) -> Pairs:
     )
 
 
-def most_regions(regions: int, new: int, left: int) -> int:
-    """Return how many regions there are at most after `left` further peers, of which up to `new` are in new regions."""
-    return regions + min(new, left)
+def least_share(regions: int, largest: int, new: int, left: int, *, grows: bool) -> Fraction:
+    """Return a share that a pair of peers of two regions exchanges at least after `left` further peers.
 
-
-def least_share(sizes: Sequence[int], new: int, left: int, *, grows: bool) -> Fraction:
-    """Return a share that two representatives exchange at least after `left` further peers: 2 / (regions x shards).
-
-    There are as many shards as the largest region has peers. `sizes`: of the regions so far. `new`: regions that may be
-    added. `grows`: whether one of the regions so far may get peers. Hierarchical averaging.
+    Hierarchical averaging: two of R regions exchange 2 / R gradients, in as many shards as the largest region has peers,
+    which at most that many pairs of representatives share. `regions`, `largest`: how many there are so far, and the size
+    of the largest. `new`: regions that may be added. `grows`: whether one of the regions so far may get peers.
     """
     most = 0
     for added in range(0 if grows else 1, min(new, left) + 1):
         spare = left - added
-        shards = max(sizes) + spare if grows else max(max(sizes), 1 + spare)
-        most = max(most, (len(sizes) + added) * shards)
+        shards = largest + spare if grows else max(largest, 1 + spare)
+        most = max(most, (regions + added) * shards)
     return Fraction(2, most)

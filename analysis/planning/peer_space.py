@@ -16,7 +16,7 @@ from itertools import combinations
 from typing import Literal
 
 from analysis.planning.epoch_time import epoch_s
-from analysis.planning.exchange_pairs import least_share, most_regions, pairs_of
+from analysis.planning.exchange_pairs import least_share, pairs_of
 from analysis.planning.prediction import Inputs, wait_s
 from analysis.planning.round_time import Transfer, bytes_of, expected_spell_s
 from analysis.planning.search import Figures
@@ -195,7 +195,8 @@ class PeerSpace:
 
         Each pair of regions has a pair of peers that exchanges at least `least_share`, with at least as many streams a VM
         as its region and the regions so far need. All VMs together send 2 (n - 1) gradients, so one sends 2 (n - 1) / n
-        or more. Between two regions 2 / R gradients are sent each way, in a region of m peers 2 (m - 1).
+        or more. Between two of R regions 2 / R gradients are sent each way, in a region of m peers 2 (m - 1): dollars are
+        the least for any number of regions that can be added.
         """
         inputs, region = self._inputs, self._region
         sizes = Counter[str]()
@@ -203,31 +204,31 @@ class PeerSpace:
             sizes[region[k]] += count
         new = {region[j] for j in rest} - sizes.keys()
         grows = any(region[j] in sizes for j in rest)
-        share = least_share([*sizes.values()], len(new), left, grows=grows)
         streams = {name: max(1, size + len(sizes) - 2) for name, size in sizes.items()}
         pairs = [
             self._both(a, b, max(streams[region[a]], streams[region[b]]))
             for a, b in combinations([k for k, _ in used], 2)
         ]
         pairs += [self._both(k, k, streams[region[k]]) for k, count in used if count > 1]
+        # At least one of the rest takes part: at best the one whose slowest path is the fastest.
         pairs.append(max(min(self._both(k, j, streams[region[k]]) for k, _ in used) for j in rest))
+        share = least_share(len(sizes), max(sizes.values()), len(new), left, grows=grows)
+        path_s = bytes_of(share, inputs.gradient_bytes) * 8 / min(pairs)
         mean_bits = 2 * inputs.gradient_bytes / peers * 8 * PACKET_PER_LOAD * (peers - 1)
-        bits = bytes_of(share, inputs.gradient_bytes) * 8
-        transfer_s = max(bits / min(pairs), mean_bits / inputs.vm.processing_bps)
+        transfer_s = max(path_s, mean_bits / inputs.vm.processing_bps)
 
-        low, gradient_bytes = self._lowest_between, inputs.gradient_bytes * PACKET_PER_LOAD
-        between_bytes = 2 * gradient_bytes / most_regions(len(sizes), len(new), left)
+        low, vector_bytes = self._lowest_between, 2 * inputs.gradient_bytes * PACKET_PER_LOAD
         rounding = peers * peers  # each pair's bytes are rounded
-        between_bytes, own_bytes = (max(0.0, sent - rounding) for sent in (between_bytes, 2 * gradient_bytes))
-        usd = sum(low[a, b] for a in sizes for b in sizes if a != b) * between_bytes
-        usd += sum(low[a, a] * (size - 1) for a, size in sizes.items() if size > 1) * own_bytes
-        further = [
-            low[region[j], region[j]] * own_bytes
-            if region[j] in sizes
-            else sum(low[a, region[j]] + low[region[j], a] for a in sizes) * between_bytes
-            for j in rest
+        within = sum(low[a, a] * (size - 1) for a, size in sizes.items() if size > 1)
+        between = sum(low[a, b] for a in sizes for b in sizes if a != b)
+        joins = min((low[region[j], region[j]] for j in rest if region[j] in sizes), default=0.0)
+        further = min((sum(low[a, name] + low[name, a] for a in sizes) for name in new), default=0.0)
+        usd = [
+            (between + added * further) * max(0.0, vector_bytes / (len(sizes) + added) - rounding)
+            + (within + (0 if added else joins)) * max(0.0, vector_bytes - rounding)
+            for added in range(0 if grows else 1, min(len(new), left) + 1)
         ]
-        return transfer_s, usd + min(further)
+        return transfer_s, min(usd)
 
     def _epoch_s(self, used: Sequence[tuple[int, int]], calc_s: float, comm_s: float, work_s: float) -> float:
         step_s = max(self._step[k] for k, _ in used)
