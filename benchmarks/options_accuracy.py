@@ -21,6 +21,8 @@ from cloud.places import continent
 from cloud.prices.book import load_for
 from experiments.schema.models import ExperimentSpec
 from experiments.schema.slots import slots
+from experiments.study_file.baseline import meant
+from experiments.study_file.expectations import of_row
 from experiments.study_file.load import load_study
 
 STUDY, PAGE = "beyond-c8", Path(__file__).parents[1] / "docs" / "study-run.md"
@@ -65,15 +67,15 @@ def predicted() -> Options:
     found: Options = {}
     for member in load_study(STUDY).members:
         spec = member.spec
-        row = ("NLP" if spec.name.endswith("-nlp") else "CV", _row(spec, member.label))
+        row = _key(spec, member.label)
         if row not in found:
             found[row] = _option(spec)
     return found
 
 
-def _row(spec: ExperimentSpec, label: str) -> str:
+def _key(spec: ExperimentSpec, label: str) -> tuple[str, str]:
     name = label.replace("powersgd", spec.swarm.compression)
-    return name or _A8
+    return "NLP" if spec.name.endswith("-nlp") else "CV", name or _A8
 
 
 def _option(spec: ExperimentSpec) -> Option:
@@ -126,6 +128,45 @@ def errors() -> dict[tuple[str, str], tuple[float, float]]:
     }
 
 
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """An expectation of the study, and the predicted ratio of the row's figure to the other row's."""
+
+    row: tuple[str, str]
+    against: str
+    figure: str
+    limit: str
+    ratio: float
+    met: bool
+
+
+def expected() -> list[Expected]:
+    """Judge the study's expectations with a limit, of samples/s, bytes and dollars, by the predictions."""
+    study = load_study(STUDY)
+    rows = {(m.spec.name, m.label): _key(m.spec, m.label) for m in study.members}
+    models = {(m.spec.name, m.label): m.spec.trains for m in study.members}
+    figures = {"sps": "sps", "usd_per_1m": "usd_per_1m", "intercontinental_bytes": "gb"}
+    found: list[Expected] = []
+    for one in study.spec.compare.expect:
+        limits = (one.within, one.at_least, one.at_most, one.times_lower)
+        if one.figure not in figures or not any(limit is not None for limit in limits):
+            continue
+        for key in of_row(models, one):
+            kind, row = rows[key]
+            others = meant(models, key[0], models[key], one.against) if one.against else []
+            against = rows[others[0]][1] if others else baseline_of(kind, row)
+            ratio = getattr(predicted()[kind, row], figures[one.figure])
+            ratio /= getattr(predicted()[kind, against], figures[one.figure])
+            met = (
+                (one.within is None or abs(ratio - 1) <= one.within)
+                and (one.at_least is None or ratio >= one.at_least)
+                and (one.at_most is None or ratio <= one.at_most)
+                and (one.times_lower is None or 1 / ratio >= one.times_lower)
+            )
+            found.append(Expected((kind, row), against, one.figure, one.words, ratio, met))
+    return found
+
+
 def _percent(ratio: float) -> str:
     return f"{100 * (ratio - 1):+.1f}"
 
@@ -142,6 +183,10 @@ def main() -> int:
     every = errors().values()
     print(f"\nsamples/s: {_summary([sps for sps, _ in every])} (n = {len(every)})")
     print(f"gains: {_summary([of for _, of in every if of])}")
+    for one in expected():
+        verdict = "met" if one.met else "missed"
+        kind, row = one.row
+        print(f"{kind} {row} against {one.against}: {one.figure} x{one.ratio:.3g}, {one.limit}: {verdict}")
     return 0
 
 

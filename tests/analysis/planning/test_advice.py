@@ -179,6 +179,20 @@ def test_an_option_that_cannot_be_predicted_anywhere_is_left_out_once():
     assert advice.account.combinations == 3
 
 
+def test_twice_the_peers_with_overlapped_rounds():
+    spec = spec_of("geo-c8-nlp", "swarm.overlap=delayed")
+    (found,) = advise({"": spec}, spot(US), [2], Goals(), BOOK).proposals
+    calc_s, comm_s = found.prediction.calc_s, found.prediction.comm_s
+    assert calc_s is not None
+    assert comm_s is not None
+    assert (
+        calc_s.value > 2 * comm_s.value
+    )  # calculation is what takes long, and it halves; the VM's own work does not
+    work_s = 3.804
+    assert found.doubling == pytest.approx((calc_s.value + work_s) / (calc_s.value / 2 + work_s))
+    assert f"twice the peers would give {found.doubling:.3g} times" in why(found)
+
+
 def test_options_of_all_keys_compete():
     changes = [
         "network_tuning=wan",

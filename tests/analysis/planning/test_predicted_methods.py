@@ -13,7 +13,7 @@ from analysis.planning.epoch_time import epoch_s, epochs_s
 from analysis.planning.method_assumptions import AVERAGING, OVERLAP, ROUNDS, TUNING
 from analysis.planning.prediction import as_json, inputs_of, predict
 from analysis.planning.round_time import expected_spell_s, limits, longest_round_trip_s, transfer
-from benchmarks.options_accuracy import errors, gain, measured, predicted
+from benchmarks.options_accuracy import errors, expected, gain, measured, predicted
 from cloud.networks import NO_PATH_MODEL, Network, Path, PathModel, path_model
 from cloud.networks.tuning import tuned, window_factor
 from cloud.prices.book import load as load_book
@@ -261,6 +261,13 @@ def test_predicted_gains_of_options_are_close_to_the_measured_ones():
     found = {row: each for row, each in errors().items() if row != ("NLP", "delayed")}
     assert max(abs(sps) for sps, _ in found.values()) < 0.10
     assert max(abs(of) for _, of in found.values()) < 0.08
+
+
+def test_predictions_meet_what_the_study_expects_but_for_one():
+    found = expected()
+    assert len(found) == 13
+    missed = {(*one.row, one.against, one.figure) for one in found if not one.met}
+    assert missed == {("NLP", "wan", "default", "sps")}  # 1.37 instead of 1.4 (docs/prediction.md)
 
 
 def test_options_rank_as_measured():
