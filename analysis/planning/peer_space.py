@@ -185,8 +185,7 @@ class PeerSpace:
             if a != b or many > 1
         )
         certain += left * min(sum(count * (low[k, j] + low[j, k]) for k, count in used) for j in rest)
-        sent = max(0, round(2 * inputs.gradient_bytes / peers * PACKET_PER_LOAD))
-        return transfer_s, certain * sent
+        return transfer_s, certain * _in_packets(2 * inputs.gradient_bytes / peers)
 
     def _hierarchical_bound(
         self, used: Sequence[tuple[int, int]], rest: Sequence[int], left: int, peers: int
@@ -317,7 +316,7 @@ class PeerSpace:
         sent = Counter[tuple[int, int]]()
         for key, count in counted.items():
             a, b, share, _ = key
-            amount = count * round(sizes[share] * PACKET_PER_LOAD)
+            amount = count * _in_packets(sizes[share])
             sent[a, b] += amount
             sent[b, a] += amount
             if self._place[a] != self._place[b] and path.spell_rate_per_s and seconds:
@@ -328,7 +327,7 @@ class PeerSpace:
 
     def _flat(self, used: Sequence[tuple[int, int]], n: int) -> tuple[Transfer, dict[tuple[int, int], int]]:
         """As `_by_pairs`, where all pairs exchange the same: they are counted instead of listed."""
-        sent = round(2 * self._inputs.gradient_bytes / n * PACKET_PER_LOAD)
+        sent = _in_packets(2 * self._inputs.gradient_bytes / n)
         by_kinds = {
             (a, b): many * (others - (a == b)) * sent
             for a, many in used
@@ -353,6 +352,11 @@ class PeerSpace:
                 if progress < 1:
                     spells[progress] = spells.get(progress, 0) + pairs[a, b]
         return Transfer(seconds, "path", "", spells)
+
+
+def _in_packets(payload_bytes: float) -> int:
+    """Return what a pair sends for a payload."""
+    return round(payload_bytes * PACKET_PER_LOAD)
 
 
 def _lowest_usd(ladder: Ladder) -> float:

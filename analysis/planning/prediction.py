@@ -157,8 +157,8 @@ class Inputs:
         """Return what can limit the transfer, for other figures of paths and VMs."""
         return limits(self.locations, self.gradient_bytes, self.network, self.method.exchange)
 
-    def pair_bytes(self) -> dict[tuple[int, int], float]:
-        """Return the bytes of gradients from one peer to another in a round, without packets."""
+    def payload_bytes(self) -> dict[tuple[int, int], float]:
+        """Return the bytes of gradients from one peer to another in a round, of those that exchange any."""
         shares = self.method.exchange.pair_shares([region_of(place) for place in self.locations])
         return {pair: bytes_of(share, self.gradient_bytes) for pair, share in shares.items()}
 
@@ -416,7 +416,7 @@ def _egress(
     names = [slot.name for slot in slots(spec)]
     places = dict(zip(names, inputs.locations, strict=True))
     rows: list[Traffic] = []
-    for (i, j), sent in inputs.pair_bytes().items():
+    for (i, j), sent in inputs.payload_bytes().items():
         src, dst = inputs.locations[i], inputs.locations[j]
         kind = egress_class(src, dst, public=rented) or "unknown"
         rows.append(Traffic(names[i], names[j], src, dst, kind, sent * PACKET_PER_LOAD))
