@@ -111,9 +111,9 @@ class Row:
         if self.prediction.egress_bytes_per_vm_epoch is None or spec.model is None:
             return None
         inputs, _ = inputs_of(spec)
-        pair = inputs.pair_bytes(n, inputs.tbs / sum(inputs.rates_sps))
+        payload = inputs.bytes_of_a_peer().payload
         known, data = constants(), models()[spec.model].bytes_per_sample or 0
-        headers = (n - 1) * pair.payload * (whole_packets() - 1 - known["card_share"].value)
+        headers = payload * (whole_packets() - 1 - known["card_share"].value)
         return headers - inputs.tbs / n * data * known["ack_share"].value
 
     def _found_usd(self) -> float | None:

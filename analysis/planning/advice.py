@@ -104,9 +104,17 @@ class Proposal:
 
     @property
     def doubling(self) -> float | None:
-        """Factor on samples/s of twice the peers: (g + 1) / (g / 2 + 1), the paper's rule."""
-        g = self.granularity
-        return None if g is None else (g + 1) / (g / 2 + 1)
+        """Factor on samples/s of twice the peers: (g + 1) / (g / 2 + 1), the paper's rule.
+
+        If rounds overlap with calculation: of half the calculation and the same communication, as in the rule.
+        """
+        g, calc_s, comm_s = self.granularity, self.prediction.calc_s, self.prediction.comm_s
+        if g is None or calc_s is None or comm_s is None:
+            return None
+        if not self.spec.swarm.method.schedule.overlaps_rounds:
+            return (g + 1) / (g / 2 + 1)
+        inputs, _ = inputs_of(self.spec)
+        return inputs.epoch_s(calc_s.value, comm_s.value) / inputs.epoch_s(calc_s.value / 2, comm_s.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,7 +367,10 @@ def _kind(
     if is_own(one.infra):
         there = sum(g.count for g in spec.peers if any(r.infra == one.infra for r in g.alternatives)) or 1
         most = there if most is None else min(most, there)
-    return Kind(one.infra, one.accelerators, spot, rate, steps[0].sync_work_s, price.usd, most), inputs
+    step = steps[0]
+    return Kind(
+        one.infra, one.accelerators, spot, rate, step.sync_work_s, price.usd, most, step_s=step.step_s
+    ), inputs
 
 
 @dataclass(frozen=True, slots=True)

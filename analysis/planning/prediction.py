@@ -15,13 +15,23 @@ from typing import Any
 import numpy as np
 
 from analysis.planning.constants import constants
-from analysis.planning.round_time import Transfer, expected_spell_s, transfer
+from analysis.planning.epoch_time import epoch_s, epochs_s
+from analysis.planning.method_assumptions import method_assumptions
+from analysis.planning.round_time import (
+    Limits,
+    Transfer,
+    bytes_of,
+    expected_spell_s,
+    limits,
+    longest_round_trip_s,
+    transfer,
+)
 from analysis.planning.sent_bytes import (
     SOURCES,
     ByteDraws,
     PairBytes,
     byte_draws,
-    pair_bytes,
+    control_bytes,
     reports,
     shown,
     whole_packets,
@@ -36,18 +46,18 @@ from cloud.networks import (
     vm_bounds,
     vm_model,
 )
+from cloud.networks.tuning import tuned
 from cloud.prices.book import PriceBook
 from cloud.prices.classes import egress_class
 from cloud.prices.missing import MissingPrice, missing_egress
-from experiments.averaging.flat import FLAT
-from experiments.averaging.overlap import BLOCKING
+from experiments.averaging.records import AveragingMethod, region_of
 from experiments.catalog import StepTime, step_time
 from experiments.emulation.accelerators import HOST, resolved
 from experiments.schema.models import ExperimentSpec, Resources
 from experiments.schema.slots import slots
 from experiments.schema.trained_model import known_model
 from metrics.cost.ledger import Terms, egress_lines
-from metrics.epochs.scaling import PACKET_PER_LOAD, Scales
+from metrics.epochs.scaling import Scales
 from metrics.traffic import Traffic
 
 DEFAULT_NETWORK, DEFAULT_PATH_MODEL = "study-2023-04", "study"
@@ -144,14 +154,56 @@ class Inputs:
     path: PathModel
     vm: VmModel
     work_s: float
+    step_s: float  # of the slowest peer
+    method: AveragingMethod
 
     def transfer(self) -> Transfer:
-        return transfer(self.locations, self.gradient_bytes, self.network, self.path, self.vm.processing_bps)
+        """Return the transfer of a round. Raises NetworkError for a pair without figures."""
+        return transfer(
+            self.locations,
+            self.gradient_bytes,
+            self.network,
+            self.path,
+            self.vm.processing_bps,
+            self.method.exchange,
+        )
 
-    def pair_bytes(self, peers: int, calc_s: float) -> PairBytes:
-        """Return the bytes that one of `peers` peers sends another in an epoch with `calc_s` of calculation."""
-        payload = 2 * self.gradient_bytes / peers
-        return pair_bytes(payload, peers, reports(self.tbs, self.batch_size, peers, calc_s))
+    def limits(self) -> Limits:
+        """Return what can limit the transfer, for other figures of paths and VMs."""
+        return limits(self.locations, self.gradient_bytes, self.network, self.method.exchange)
+
+    def payload_bytes(self) -> dict[tuple[int, int], float]:
+        """Return the bytes of gradients from one peer to another in a round, of those that exchange any."""
+        shares = self.method.exchange.pair_shares([region_of(place) for place in self.locations])
+        return {pair: bytes_of(share, self.gradient_bytes) for pair, share in shares.items()}
+
+    def further_trips_s(self) -> float:
+        """Return what further exchanges of a round wait for: each begins when the one before has returned."""
+        further = self.method.compression.exchanges - 1
+        return further * longest_round_trip_s(self.locations, self.network) if further else 0.0
+
+    def epoch_s(self, calc_s: float, comm_s: float) -> float:
+        """Return the seconds of an epoch from those of its calculation and of its round."""
+        return epoch_s(self.method.schedule, calc_s, comm_s, self.work_s, self.step_s)
+
+    def epochs_s(self, calc_s: np.ndarray, comm_s: np.ndarray) -> np.ndarray:
+        """Return `epoch_s` of each simulated run."""
+        return epochs_s(self.method.schedule, calc_s, comm_s, self.work_s, self.step_s)
+
+    def control_bytes(self, peers: int, calc_s: float) -> float:
+        """Return the control traffic of one of `peers` peers with another in an epoch with `calc_s` of calculation."""
+        return control_bytes(peers, reports(self.tbs, self.batch_size, peers, calc_s))
+
+    def pair_bytes(self) -> dict[tuple[int, int], PairBytes]:
+        """Return the bytes that each peer sends each other one in an epoch. Pairs without gradients have control traffic."""
+        n, payload = len(self.locations), self.payload_bytes()
+        control = self.control_bytes(n, self.tbs / sum(self.rates_sps))
+        return {pair: PairBytes(payload.get(pair, 0.0), control) for pair in permutations(range(n), 2)}
+
+    def bytes_of_a_peer(self) -> PairBytes:
+        """Return the bytes that a peer sends all others in an epoch, in the mean of all peers."""
+        pairs, n = self.pair_bytes().values(), len(self.locations)
+        return PairBytes(sum(pair.payload for pair in pairs) / n, sum(pair.control for pair in pairs) / n)
 
 
 @cache
@@ -168,7 +220,7 @@ def wait_s(peers: int) -> float:
 def known_communication_s(spec: ExperimentSpec) -> float:
     """Return the seconds of a round without slow spells and `wait_s`. Raises ValueError with why they are unknown."""
     inputs, _ = inputs_of(spec)
-    return inputs.transfer().seconds + inputs.work_s
+    return inputs.transfer().seconds + inputs.work_s + inputs.further_trips_s()
 
 
 def predict(
@@ -197,9 +249,12 @@ def predict(
         return Prediction(spec.name, (str(error),))
     calc_s, plain = inputs.tbs / sum(inputs.rates_sps), spec.swarm.plain
     spell_s, waited_s = expected_spell_s(found, inputs.path), wait_s(len(inputs.locations))
+    waited_s += inputs.further_trips_s()
     comm_s = 0.0 if plain else found.seconds + spell_s + waited_s + inputs.work_s
+    epoch_s = inputs.epoch_s(calc_s, comm_s)
     draws = _Draws(inputs, steps, found, plain, max(1, spec.measure.epochs if epochs is None else epochs))
     calc, comm = draws.run(np.random.default_rng(seed), draws.names)
+    epoch = inputs.epochs_s(calc, comm)
     parts = {"calculation": calc_s}
     if not plain:
         parts |= {found.limit: found.seconds + spell_s, "waiting": waited_s, "work": inputs.work_s}
@@ -213,15 +268,15 @@ def predict(
     )
     egress, missing = ((), ()) if plain else _egress(spec, inputs, book, rented)
     usd = [pair.usd_per_epoch for pair in egress]
-    pair = inputs.pair_bytes(len(inputs.locations), calc_s)
-    sent, sent_usd = _sent(egress, pair, byte_draws(_bytes_random(seed), _DRAWS))
+    control = inputs.control_bytes(len(inputs.locations), calc_s)
+    sent, sent_usd = _sent(egress, control, byte_draws(_bytes_random(seed), _DRAWS))
     return Prediction(
         experiment=spec.name,
-        sps=_value(inputs.tbs / (calc_s + comm_s), inputs.tbs / (calc + comm)),
+        sps=_value(inputs.tbs / epoch_s, inputs.tbs / epoch),
         granularity=None if plain else _value(calc_s / comm_s, calc / comm),
         calc_s=_value(calc_s, calc),
         comm_s=None if plain else _value(comm_s, comm),
-        epoch_s=_value(calc_s + comm_s, calc + comm),
+        epoch_s=_value(epoch_s, epoch),
         hivemind_share=0.0
         if plain
         else 1
@@ -233,10 +288,13 @@ def predict(
         else _value(sum(e.bytes_per_epoch for e in egress) / len(inputs.locations), sent),
         egress_usd_per_epoch=None if None in usd else sum((u for u in usd if u is not None), Decimal(0)),
         missing_prices=missing,
-        bottleneck=Bottleneck(kind, where, parts[kind] / (calc_s + comm_s)),
-        assumptions=_assumptions(spec, inputs, steps, draws, seed),
+        bottleneck=Bottleneck(kind, where, parts[kind] / epoch_s),
+        assumptions=(
+            *_assumptions(spec, inputs, steps, draws, seed),
+            *(() if plain else _of_method(inputs)),
+        ),
         unknown=_unpriced(book, missing) if egress else (),
-        simulated=Simulated(calc + comm, sent_usd),
+        simulated=Simulated(epoch, sent_usd),
     )
 
 
@@ -254,16 +312,6 @@ def inputs_of(
     if model is None:
         raise ValueError(f"the size of {spec.trains} is unknown until the task has been built")
     method = swarm.method
-    if method.exchange is not FLAT:
-        raise ValueError(f"swarm.averaging {method.exchange.name} is not predicted yet, only {FLAT.name}")
-    if not plain and method.schedule is not BLOCKING:
-        raise ValueError(f"swarm.overlap {method.schedule.name} is not predicted yet, only {BLOCKING.name}")
-    if method.compression.rank is not None:
-        raise ValueError(
-            f"swarm.compression {method.compression.name} is not predicted yet: it has two rounds"
-        )
-    if spec.network_tuning != "default":
-        raise ValueError(f"network_tuning {spec.network_tuning} is not predicted yet, only default")
     first = [slot.places[0] for slot in slots(spec)] if places is None else list(places)
     if len(first) < 2 and not plain:
         raise ValueError("a swarm of one peer has no averaging round; use swarm.plain, or two peers")
@@ -277,8 +325,10 @@ def inputs_of(
             )
         if step.batch_size != swarm.batch_size * int(place.accelerators.rpartition(":")[2]):
             raise ValueError(
-                f"the step time of {model.name} on {place.accelerators} is of {step.batch_size} samples, "
-                f"not of swarm.batch_size {swarm.batch_size} on each accelerator; how it changes is unknown"
+                f"the step time of {model.name} on {place.accelerators} was measured with {step.batch_size} samples a "
+                f"step, not with swarm.batch_size {swarm.batch_size} on each accelerator, and how it changes is unknown; "
+                f"train with that batch size, or measure a step in a swarm and in a plain loop on {place.accelerators} "
+                "with the new one and put batch_size, step_s and plain_step_s into experiments/accelerators.csv"
             )
         steps.append(step)
     emulation = spec.emulation
@@ -295,9 +345,11 @@ def inputs_of(
         locations=tuple(place.infra for place in first),
         gradient_bytes=method.compression.gradient_bytes(model.averaged_as, model.parameters),
         network=_network(emulated_network),
-        path=path_model(paths),
+        path=tuned(path_model(paths), spec.network_tuning),
         vm=vm_model(),
         work_s=max(step.sync_work_s for step in steps),
+        step_s=max(step.step_s for step in steps),
+        method=method,
     ), steps
 
 
@@ -339,7 +391,7 @@ class _Draws:
         if WAIT in varied:
             spread = constants()["wait_spread_s"].value
             waited = np.maximum(0, waited + spread * random.standard_normal(_DRAWS))
-        return calc, transfers + spells + waited + inputs.work_s
+        return calc, transfers + spells + waited + inputs.work_s + inputs.further_trips_s()
 
     def _transfer_s(self, random: np.random.Generator, varied: tuple[str, ...]) -> np.ndarray:
         """Return transfer seconds. The slowest pair's limit by path and by VM are both recomputed."""
@@ -364,20 +416,11 @@ class _Draws:
         window = drawn(WINDOW, inputs.path.window_bytes, paths.get("window_bytes"), of_window)
         hold = drawn(HOLD, inputs.path.hold_s, paths.get("hold_s"), of_hold)
         processing = drawn(PROCESSING, inputs.vm.processing_bps, vms.get("processing_bps"), of_processing)
-        n, network = len(inputs.locations), inputs.network
-        # Two of each place have the same slowest pair as all of them; a VM still has n - 1 streams.
-        paths_between = {
-            (network.path(a, b), network.place(a) == network.place(b))
-            for a, b in permutations(_two_of_each(inputs.locations), 2)
-        }
-        seconds = []
-        for w, h, p in zip(window, hold, processing, strict=True):
-            model = replace(inputs.path, window_bytes=float(w), hold_s=float(h))
-            slowest = min(
-                path.stream_bps if inside else model.stream_bps(path, n - 1) for path, inside in paths_between
-            )
-            bits = 2 * inputs.gradient_bytes / n * 8
-            seconds.append(max(bits / slowest, bits * PACKET_PER_LOAD * (n - 1) / float(p)))
+        limits = inputs.limits()
+        seconds = [
+            limits.seconds(replace(inputs.path, window_bytes=float(w), hold_s=float(h)), float(p))
+            for w, h, p in zip(window, hold, processing, strict=True)
+        ]
         return np.resize(np.array(seconds), _DRAWS)
 
     def _spell_s(self, random: np.random.Generator, transfers: np.ndarray) -> np.ndarray:
@@ -404,10 +447,6 @@ class _Draws:
 _SAMPLED = 500  # draws of the network's figures, used in turn
 
 
-def _two_of_each(locations: tuple[str, ...]) -> list[str]:
-    return [place for place in dict.fromkeys(locations) for _ in range(min(2, locations.count(place)))]
-
-
 def _value(value: float, draws: np.ndarray) -> Value:
     low, high = np.quantile(draws, [0.05, 0.95])
     return Value(value, float(low), float(high))
@@ -419,14 +458,11 @@ def _egress(
     """Return each directed pair's bytes and dollars by the ledger of measurements, and the rows without a price."""
     names = [slot.name for slot in slots(spec)]
     places = dict(zip(names, inputs.locations, strict=True))
-    calc_s = inputs.tbs / sum(inputs.rates_sps)
-    sent = inputs.pair_bytes(len(names), calc_s).total
-    rows = [
-        Traffic(
-            a, b, places[a], places[b], egress_class(places[a], places[b], public=rented) or "unknown", sent
-        )
-        for a, b in permutations(names, 2)
-    ]
+    rows: list[Traffic] = []
+    for (i, j), pair in inputs.pair_bytes().items():
+        src, dst = inputs.locations[i], inputs.locations[j]
+        kind = egress_class(src, dst, public=rented) or "unknown"
+        rows.append(Traffic(names[i], names[j], src, dst, kind, pair.total))
     terms = Terms(Scales(1.0, 1.0, 1.0), None, book, {}, {}, None, None, public=rented)
     usd: dict[tuple[str, str], Decimal | None] = {}
     for line in egress_lines(rows, terms):
@@ -441,7 +477,7 @@ def _egress(
             if u is None
         ]
     )
-    pairs = tuple(PairEgress(row.src, row.dst, sent, usd[row.src, row.dst]) for row in rows)
+    pairs = tuple(PairEgress(row.src, row.dst, row.bytes, usd[row.src, row.dst]) for row in rows)
     return pairs, tuple(dict.fromkeys(missing))
 
 
@@ -452,17 +488,18 @@ def _bytes_random(seed: int) -> np.random.Generator:
 
 
 def _sent(
-    egress: Sequence[PairEgress], pair: PairBytes, drawn: ByteDraws
+    egress: Sequence[PairEgress], control: float, drawn: ByteDraws
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """Return each simulated run's bytes of a VM to the others, and all VMs' dollars of an epoch (None: no price).
 
-    What a pair sends beyond its control traffic are gradients. Its bytes are priced at the mean price of those predicted.
+    What a pair sends beyond `control`, its control traffic, are gradients. Its bytes are priced at the mean price of
+    those predicted.
     """
     nowhere = np.zeros(len(drawn.packets))
     sent, usd = nowhere, nowhere
     for e in egress:
-        payload = max(0.0, e.bytes_per_epoch - pair.control) / whole_packets()
-        bytes_of_pair = drawn.of(PairBytes(payload, pair.control))
+        payload = max(0.0, e.bytes_per_epoch - control) / whole_packets()
+        bytes_of_pair = drawn.of(PairBytes(payload, control))
         sent = sent + bytes_of_pair
         if e.usd_per_epoch is not None:
             usd = usd + bytes_of_pair * (float(e.usd_per_epoch) / e.bytes_per_epoch)
@@ -483,7 +520,7 @@ def _assumptions(
     variances: dict[str, float] = {}
     for name in draws.names:
         calc, comm = draws.run(np.random.default_rng(seed), (name,))
-        variances[name] = float(np.var(inputs.tbs / (calc + comm)))
+        variances[name] = float(np.var(inputs.tbs / inputs.epochs_s(calc, comm)))
     total = sum(variances.values())
     file = "cloud/networks/path_models.csv"
     wait = constants()["wait_per_peer_s"]
@@ -516,9 +553,14 @@ def _assumptions(
     return tuple(found)
 
 
+def _of_method(inputs: Inputs) -> list[Assumption]:
+    known = method_assumptions(inputs.method, inputs.path, inputs.further_trips_s())
+    return [Assumption(*each, None) for each in known]
+
+
 def _assumed_bytes(inputs: Inputs, seed: int) -> list[Assumption]:
     """The inputs of bytes, each with its share of their variance."""
-    pair = inputs.pair_bytes(len(inputs.locations), inputs.tbs / sum(inputs.rates_sps))
+    pair = inputs.bytes_of_a_peer()
     variances = {
         name: float(np.var(byte_draws(_bytes_random(seed), _DRAWS, (name,)).of(pair))) for name in SOURCES
     }

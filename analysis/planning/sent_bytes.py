@@ -39,11 +39,11 @@ class PairBytes:
         return self.payload * whole_packets() + self.control
 
 
-def pair_bytes(payload: float, peers: int, reports: float) -> PairBytes:
-    """Return the bytes of a pair that exchanges `payload` bytes of gradients. `reports`: of a peer in an epoch."""
+def control_bytes(peers: int, reports: float) -> float:
+    """Return the control traffic of one directed pair in an epoch. `reports`: of a peer in an epoch."""
     known = constants()
     report = known["report_bytes"].value + known["report_bytes_per_peer"].value * peers
-    return PairBytes(payload, report * reports + known["round_bytes"].value)
+    return report * reports + known["round_bytes"].value
 
 
 def reports(target_batch_size: int, batch_size: int, peers: int, calc_s: float) -> float:

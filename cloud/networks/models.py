@@ -28,15 +28,18 @@ class PathModel:
     spell_rate_per_s: float  # slow spells that start per pair of VMs and second
     spell_factor: float  # rate of a pair in a slow spell, as a share of its normal rate
     spell_mean_s: float  # mean duration of a slow spell
+    window_factor: float = 1.0  # of tuned kernels: by which `window_bytes` is exceeded
 
     def stream_bps(self, path: Path, streams: int = 1) -> float:
         """Payload bits/s of one of a VM's `streams` streams: window / (RTT + hold x (streams - 1)).
 
-        If the window does not explain the network file's figure, that figure is an upper bound of its own.
+        If the window does not explain the network file's figure, that figure is an upper bound of its own, for tuned
+        kernels too.
         """
         limited = _OF_WINDOW * self.window_bytes <= path.window_bytes <= self.window_bytes
         most_bps = float("inf") if limited else path.stream_bps
-        window_bytes = self.window_bytes if limited else max(self.window_bytes, path.window_bytes)
+        own_bytes = self.window_bytes * self.window_factor
+        window_bytes = own_bytes if limited else max(own_bytes, path.window_bytes)
         return min(most_bps, window_bytes * 8 / (path.rtt_s + self.hold_s * max(0, streams - 1)))
 
     def carried_bps(self, network: Network, location_a: str, location_b: str, streams: int = 1) -> float:

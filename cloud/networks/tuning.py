@@ -6,7 +6,11 @@ A stream carries one window per round trip. By default Linux lets a receive buff
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
+
+from cloud.networks.models import PathModel
+from cloud.networks.windows import default_window_bytes
 
 NetworkTuning = Literal["default", "wan"]
 
@@ -25,3 +29,14 @@ SYSCTLS = (
 def window_factor(tuning: NetworkTuning) -> float:
     """Factor by which a VM's TCP windows may grow beyond those of a default kernel."""
     return BUFFER_BYTES / DEFAULT_RECEIVE_BYTES if tuning == "wan" else 1.0
+
+
+def tuned(model: PathModel, tuning: NetworkTuning) -> PathModel:
+    """Return a path model with the TCP windows of VMs with this setting.
+
+    A model without a window of its own gets that of a default kernel, as in the emulation with kernel windows.
+    """
+    if tuning == "default":
+        return model
+    window_bytes = model.window_bytes or default_window_bytes()
+    return replace(model, window_bytes=window_bytes, window_factor=window_factor(tuning))

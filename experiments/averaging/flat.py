@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from fractions import Fraction
+from itertools import permutations
 
 from experiments.averaging.records import Exchange
 
@@ -13,6 +14,11 @@ def flat_sent(regions: Sequence[str]) -> dict[tuple[str, str], Fraction]:
     """Implement `Exchange.sent`: each peer sends 2 / n to each other, one part of its vector and one averaged part."""
     size, n = Counter(regions), len(regions)
     return {(a, b): Fraction(2 * k * (m - (a == b)), n) for a, k in size.items() for b, m in size.items()}
+
+
+def _pair_shares(regions: Sequence[str]) -> dict[tuple[int, int], Fraction]:
+    n = len(regions)
+    return dict.fromkeys(permutations(range(n), 2), Fraction(2, n)) if n else {}
 
 
 def flat_transfer_s(gradient_bytes: int, peers: int, slowest_bps: float, vm_bps: float) -> float:
@@ -26,6 +32,7 @@ FLAT = Exchange(
     name="flat",
     meaning="every peer exchanges gradients with every other peer",
     sent=flat_sent,
+    pair_shares=_pair_shares,
     transfer_s=flat_transfer_s,
     whole_group=True,
     averager="RoundAverager",

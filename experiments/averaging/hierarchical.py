@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from fractions import Fraction
+from itertools import permutations
 
 from experiments.averaging.flat import flat_sent, flat_transfer_s
 from experiments.averaging.records import Exchange
@@ -23,6 +24,30 @@ def _sent(regions: Sequence[str]) -> dict[tuple[str, str], Fraction]:
         for a, k in size.items()
         for b in size
     }
+
+
+def _pair_shares(regions: Sequence[str]) -> dict[tuple[int, int], Fraction]:
+    """Implement `Exchange.pair_shares`.
+
+    The gradient is cut into as many shards as the largest region has peers. Of each shard every region has one
+    representative, its peers in turn, to which the others of the region send the shard and which sends them the average.
+    The representatives of a shard exchange 2 / R of it with each other.
+    """
+    peers: dict[str, list[int]] = {}
+    for peer, region in enumerate(regions):
+        peers.setdefault(region, []).append(peer)
+    shards = max(map(len, peers.values()), default=0)
+    units = Counter[tuple[int, int]]()  # of 1 / (shards x regions) of a gradient
+    for shard in range(shards):
+        representatives = [members[shard % len(members)] for members in peers.values()]
+        for members, representative in zip(peers.values(), representatives, strict=True):
+            for member in members:
+                if member != representative:
+                    units[member, representative] += len(peers)
+                    units[representative, member] += len(peers)
+        for pair in permutations(representatives, 2):
+            units[pair] += 2
+    return {pair: Fraction(count, shards * len(peers)) for pair, count in units.items()}
 
 
 def between_share(regions: Sequence[str]) -> Fraction | None:
@@ -49,7 +74,8 @@ HIERARCHICAL = Exchange(
     name="hierarchical",
     meaning="gradients are averaged first within each region (cloud/region), then once between the regions",
     sent=_sent,
-    transfer_s=flat_transfer_s,  # an upper bound: the saving between regions is not predicted
+    pair_shares=_pair_shares,
+    transfer_s=flat_transfer_s,  # an upper bound; `pair_shares` tells what regions save
     plan_notes=_plan_notes,
     whole_group=False,
     averager="HierarchicalAverager",

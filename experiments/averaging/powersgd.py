@@ -113,6 +113,7 @@ def _parse(name: str) -> Compression | None:
         bits_per_value=16,
         sent_values=partial(_sent_values, rank),
         rank=rank,
+        exchanges=2,
         value_format="float16",  # of factors and unfactored values
         codec="Float16Compression",
         averager="PowerSgdAverager",

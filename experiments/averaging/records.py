@@ -64,6 +64,9 @@ class Exchange(Record):
     """Gradients (in units of one whole gradient) that the peers of one region send to those of another in a round, by
     (source region, destination region). The argument is the region of each peer. A region to itself: what its peers send
     each other."""
+    pair_shares: Callable[[Sequence[str]], Mapping[tuple[int, int], Fraction]]
+    """The same by pair of peers, (sender, receiver), from the region of each peer. Pairs that exchange nothing are left
+    out; both directions of a pair are equal."""
     transfer_s: Callable[[int, int, float, float], float]
     """Transfer seconds of a round, from: bytes of a gradient, peers, bit/s of the slowest stream, bit/s of one VM."""
     plan_notes: Callable[[Sequence[str]], list[str]] = lambda regions: []
@@ -86,6 +89,7 @@ class Compression(Record):
     sent_values: Callable[[str | Shapes | None, int], int] = lambda model, parameters: parameters
     """Number of values sent for a gradient, from the model's name or shapes (None: unknown) and number of parameters."""
     rank: int | None = None  # of the factors of matrices; None: the shapes do not matter
+    exchanges: int = 1  # of a round, in one group, each of which needs the results of the one before
     value_format: str  # of each value sent
     audit_wording: str | None = None  # phrase for the audit, "in FP16"; None: from the name
     codec: str  # class that the peer builds

@@ -20,13 +20,13 @@ from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 from hivemind.p2p import P2P, PeerID
-from hivemind.proto import runtime_pb2
+from hivemind.proto.runtime_pb2 import BLOCKWISE_8BIT, UNIFORM_8BIT  # type: ignore[attr-defined]
 
 _ENTRY = struct.Struct("<B47pQ")  # (used, peer id, bytes)
 _PEERS = 512  # twice the number of addresses of an emulated cloud
 _LAST = _ENTRY.size * (_PEERS - 1)  # the entry shared by all peers for which there is no room
 # Bytes of a part that do not depend on its size: one or two counts (int64) and 256 levels (float32).
-_LEVELS_BYTES = {runtime_pb2.UNIFORM_8BIT: 8 + 1024, runtime_pb2.BLOCKWISE_8BIT: 16 + 1024}
+_LEVELS_BYTES = {UNIFORM_8BIT: 8 + 1024, BLOCKWISE_8BIT: 16 + 1024}
 
 
 class ModelBytes:

@@ -33,11 +33,27 @@ BOOK = load("study-2023-04")
 USD = {"T4:1": Decimal("0.18"), "A10:1": Decimal("0.60")}
 
 
+OPTIONS = (
+    (),
+    ("swarm.compression=none",),
+    ("swarm.compression=uniform8bit",),
+    ("swarm.compression=powersgd:4",),
+    ("network_tuning=wan",),
+    ("swarm.overlap=delayed",),
+    ("swarm.averaging=hierarchical",),
+    ("network_tuning=wan", "swarm.averaging=hierarchical", "swarm.overlap=delayed"),
+    ("swarm.averaging=hierarchical", "swarm.target_batch_size=2048", "swarm.overlap=delayed"),
+)
+
+
 @cache
 def space(
-    name: str, places: tuple[str, ...] = PLACES, compression: str = "float16", rented: bool = False
+    name: str,
+    places: tuple[str, ...] = PLACES,
+    options: tuple[str, ...] = (),
+    rented: bool = False,
 ) -> PeerSpace:
-    spec = load_spec(name, [f"swarm.compression={compression}"], shipped=True)
+    spec = load_spec(name, list(options), shipped=True)
     inputs, _ = inputs_of(spec)
     kinds: list[Kind] = []
     for place in places:
@@ -45,11 +61,15 @@ def space(
             step = step_time(spec.trains, accelerator)
             assert step is not None
             rate = step.batch_size / step.step_s
-            kinds.append(Kind(place, accelerator, True, rate, step.sync_work_s, USD[accelerator]))
+            kinds.append(
+                Kind(place, accelerator, True, rate, step.sync_work_s, USD[accelerator], step_s=step.step_s)
+            )
     return PeerSpace(kinds, inputs, BOOK, rented=rented)
 
 
-def spec_with(name: str, made: PeerSpace, counts: tuple[int, ...], compression: str) -> ExperimentSpec:
+def spec_with(
+    name: str, made: PeerSpace, counts: tuple[int, ...], options: tuple[str, ...]
+) -> ExperimentSpec:
     groups = tuple(
         PeerGroup(
             name=f"g{k}",
@@ -61,7 +81,7 @@ def spec_with(name: str, made: PeerSpace, counts: tuple[int, ...], compression: 
         for k, count in enumerate(counts)
         if count
     )
-    spec = load_spec(name, [f"swarm.compression={compression}"], shipped=True)
+    spec = load_spec(name, list(options), shipped=True)
     return spec.model_copy(update={"peers": groups})
 
 
@@ -70,16 +90,16 @@ COUNTS = st.lists(st.integers(0, 2 * len(PLACES) - 1), min_size=2, max_size=8).m
 )
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.sampled_from(MODELS), COUNTS, st.sampled_from(["none", "float16", "uniform8bit"]), st.booleans())
+@settings(max_examples=120, deadline=None)
+@given(st.sampled_from(MODELS), COUNTS, st.sampled_from(OPTIONS), st.booleans())
 def test_figures_are_those_of_the_predictor(
-    name: str, counts: tuple[int, ...], compression: str, rented: bool
+    name: str, counts: tuple[int, ...], options: tuple[str, ...], rented: bool
 ):
-    made = space(name, compression=compression, rented=rented)
+    made = space(name, options=options, rented=rented)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(prediction, "_DRAWS", 20)  # the values do not depend on the draws
         patch.setattr(prediction, "_SAMPLED", 20)
-        p = predict(spec_with(name, made, counts, compression), BOOK, rented=rented)
+        p = predict(spec_with(name, made, counts, options), BOOK, rented=rented)
     found = made.figures(counts)
     assert p.sps
     assert p.epoch_s
@@ -91,12 +111,12 @@ def test_figures_are_those_of_the_predictor(
     assert found.usd_per_1m == pytest.approx(per_h / 3600 / p.sps.value * 1e6, rel=1e-12)
 
 
-@settings(max_examples=300, deadline=None)
-@given(st.sampled_from(MODELS), COUNTS, st.booleans(), st.data())
+@settings(max_examples=600, deadline=None)
+@given(st.sampled_from(MODELS), COUNTS, st.sampled_from(OPTIONS), st.booleans(), st.data())
 def test_no_completion_surpasses_its_bound(
-    name: str, counts: tuple[int, ...], rented: bool, data: st.DataObject
+    name: str, counts: tuple[int, ...], options: tuple[str, ...], rented: bool, data: st.DataObject
 ):
-    made = space(name, rented=rented)
+    made = space(name, options=options, rented=rented)
     used = [k for k, count in enumerate(counts) if count]
     assume(len(used) > 1)
     kind = data.draw(st.integers(used[0] + 1, used[-1]))
@@ -109,9 +129,10 @@ def test_no_completion_surpasses_its_bound(
     assert found.usd_per_1m >= best.usd_per_1m
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     st.sampled_from(MODELS),
+    st.sampled_from(OPTIONS),
     st.sets(st.sampled_from(PLACES), min_size=1, max_size=3),
     st.integers(2, 5),
     st.builds(
@@ -122,9 +143,9 @@ def test_no_completion_surpasses_its_bound(
     ),
 )
 def test_the_search_with_the_real_predictor_is_equal_to_brute_force(
-    name: str, places: set[str], peers: int, goals: Goals
+    name: str, options: tuple[str, ...], places: set[str], peers: int, goals: Goals
 ):
-    made = space(name, tuple(sorted(places)))
+    made = space(name, tuple(sorted(places)), options)
     every: list[Figures] = []
     for n in range(2, peers + 1):
         for chosen in combinations_with_replacement(range(made.kinds), n):

@@ -139,10 +139,8 @@ def test_a_missing_price_is_unknown_and_named():
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ("swarm.averaging=hierarchical", "swarm.averaging hierarchical is not predicted yet"),
-        ("swarm.overlap=delayed", "swarm.overlap delayed is not predicted yet"),
-        ("swarm.compression=powersgd:4", "swarm.compression powersgd:4 is not predicted yet"),
-        ("swarm.batch_size=16", "is of 32 samples, not of swarm.batch_size 16"),
+        ("swarm.batch_size=16", "with 32 samples a step, not with swarm.batch_size 16"),
+        ("swarm.batch_size=64", "put batch_size, step_s and plain_step_s into experiments/accelerators.csv"),
     ],
 )
 def test_what_cannot_be_predicted_is_unknown_with_the_reason(change: str, reason: str):

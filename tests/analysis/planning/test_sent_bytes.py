@@ -22,7 +22,7 @@ from analysis.planning.sent_bytes import (
     SOURCES,
     PairBytes,
     byte_draws,
-    pair_bytes,
+    control_bytes,
     reports,
     whole_packets,
 )
@@ -53,13 +53,17 @@ def test_reports_are_steps_but_not_faster_than_a_peer_can_report():
     assert reports(32768, 32, 8, calc_s=1.0) == pytest.approx(1 / 0.276)
 
 
+def sent(payload: float, peers: int, reports: float) -> PairBytes:
+    return PairBytes(payload, control_bytes(peers, reports))
+
+
 @given(PAYLOAD, PEERS, st.floats(0, 1e5), st.floats(1.0, 10.0))
 def test_more_of_anything_is_never_fewer_bytes(payload: float, peers: int, count: float, factor: float):
-    one = pair_bytes(payload, peers, count)
+    one = sent(payload, peers, count)
     assert one.total >= payload
-    assert pair_bytes(payload * factor, peers, count).total >= one.total
-    assert pair_bytes(payload, peers + 1, count).total >= one.total
-    assert pair_bytes(payload, peers, count * factor).total >= one.total
+    assert sent(payload * factor, peers, count).total >= one.total
+    assert sent(payload, peers + 1, count).total >= one.total
+    assert sent(payload, peers, count * factor).total >= one.total
 
 
 @given(PAYLOAD, st.floats(0, 1e9), st.integers(0, 2**32))

@@ -59,7 +59,7 @@ def test_each_is_predicted_with_its_own_prices():
     more = load_spec("geo-b2", ["peers.eu.count=2"], shipped=True)
     newer = load("list-2026-11")
     empty = PriceBook.from_text(BOOK.text.partition("\n")[0] + "\n", "empty")
-    odd = load_spec("geo-b2", ["swarm.overlap=delayed"], shipped=True)
+    odd = load_spec("geo-b2", ["swarm.batch_size=16"], shipped=True)
     found = compared(
         {"": (spec, BOOK), "+1 eu": (more, BOOK), "new": (spec, newer), "no": (spec, empty), "x": (odd, BOOK)}
     )
@@ -77,4 +77,4 @@ def test_each_is_predicted_with_its_own_prices():
     assert "empty has no price of T4:1 in gcp/us-central1/us-central1-a" in unpriced.unknown
     assert unknown.prediction.sps is None
     assert unknown.usd_per_1m is None
-    assert "swarm.overlap delayed is not predicted yet" in unknown.unknown[0]
+    assert "not with swarm.batch_size 16" in unknown.unknown[0]

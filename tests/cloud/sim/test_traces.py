@@ -58,7 +58,7 @@ def test_invalid_price_history_says_how_to_create_one(text):
 
 @pytest.mark.parametrize("usd", ["0", "-1", "nan", "inf"])
 def test_a_price_of_aws_is_finite_and_above_zero(usd):
-    with pytest.raises(TraceError, match="^h:1: the price must be finite, above 0"):
+    with pytest.raises(TraceError, match=r"^h:1: the price must be finite, above 0"):
         read_aws(history(("2026-11-20T12:00:00Z", "us-west-2a", "g4dn.xlarge", usd)), name="h")
 
 

@@ -93,14 +93,18 @@ def test_options_are_written_too(capsys: pytest.CaptureFixture[str], tmp_path: P
     assert load(best["file"]).swarm.compression == "uniform8bit"
 
 
-def test_options_that_are_not_predicted_are_left_out(capsys: pytest.CaptureFixture[str]):
-    arguments = ("geo-c8-nlp", "--peers", "4", "--max-per-place", "1", "--options", "any")
+def test_all_options_are_candidates(capsys: pytest.CaptureFixture[str]):
+    arguments = ("geo-c8-nlp", "--peers", "4,8", "--max-per-place", "2", "--options", "any")
     found = as_json(capsys, *arguments)
-    out, _ = advise(capsys, *arguments)
-    left = {each["what"]: each for each in found["left_out"]}
-    assert left["network_tuning=wan"]["code"] == "unpredicted"
-    assert "is not predicted yet" in left["network_tuning=wan"]["detail"]
-    assert f"network_tuning=wan: {left['network_tuning=wan']['detail']}" in out
+    assert found["left_out"] == []
+    options = {each["option"] for each in found["proposals"]}
+    assert "swarm.overlap=delayed" in options
+    assert found["search"]["complete"]
+
+
+def test_an_experiment_that_is_not_predicted_says_what_to_measure(capsys: pytest.CaptureFixture[str]):
+    _, err = advise(capsys, "geo-c8", "--peers", "4", "--set", "swarm.batch_size=16", code=2)
+    assert "put batch_size, step_s and plain_step_s into experiments/accelerators.csv" in err
 
 
 def test_goals_that_cannot_be_met(capsys: pytest.CaptureFixture[str]):
@@ -201,13 +205,18 @@ def test_what_if_predicts_changes_beside_the_experiment(capsys: pytest.CaptureFi
     assert p.sps is not None
     assert rows["+2 eu"]["sps"] == {"value": p.sps.value, "low": p.sps.low, "high": p.sps.high}
     assert rows["+2 eu"]["time_to_samples_s"]["value"] == pytest.approx(found["samples"] / p.sps.value)
-    assert rows["tuning=wan"]["sps"] is None
+    tuned = predict(load("geo-c8", ["network_tuning=wan"]))
+    assert tuned.sps is not None
+    assert rows["tuning=wan"]["sps"] == {
+        "value": tuned.sps.value,
+        "low": tuned.sps.low,
+        "high": tuned.sps.high,
+    }
     assert rows["prices=list-2026-11"]["sps"] == rows[""]["sps"]
     assert rows["prices=list-2026-11"]["usd_per_h"] != rows[""]["usd_per_h"]
     out, _ = advise(capsys, *arguments)
     factor = rows["+2 eu"]["sps"]["value"] / rows[""]["sps"]["value"]
     assert f"  {factor:.4g}  " in out
-    assert "tuning=wan: network_tuning wan is not predicted yet" in out
 
 
 @pytest.mark.parametrize(
