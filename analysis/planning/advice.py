@@ -34,6 +34,7 @@ from cloud.prices.book import PriceBook
 from cloud.prices.classes import is_own
 from cloud.prices.missing import missing_egress, missing_vms
 from experiments.schema.models import ExperimentSpec, PeerGroup, Resources
+from experiments.schema.slots import slots
 
 ROWS = 12
 """Default of the number of proposals."""
@@ -232,15 +233,19 @@ def advise(
     )
 
 
-def usd_of(spec: ExperimentSpec, p: Prediction, book: PriceBook) -> tuple[Value, Value]:
-    """Return $/h and $/10^6 samples of VMs and egress between peers. Raises ValueError if a price is unknown."""
+def usd_of(
+    spec: ExperimentSpec, p: Prediction, book: PriceBook, places: Sequence[Resources] | None = None
+) -> tuple[Value, Value]:
+    """Return $/h and $/10^6 samples of VMs and egress between peers. Raises ValueError if a price is unknown.
+
+    `places`: of the slots' VMs, by slot; None: each slot's first one, as in `predict`.
+    """
     vms = Decimal(0)
-    for group in spec.peers:
-        one = group.alternatives[0]
+    for one in (slot.places[0] for slot in slots(spec)) if places is None else places:
         price = book.vm(one.infra, one.accelerators, one.use_spot)
         if price is None:
             raise ValueError(f"{book.name} has no price of {one.accelerators} in {one.infra}")
-        vms += group.count * price.usd
+        vms += price.usd
     if p.egress_usd_per_epoch is None:
         raise ValueError("; ".join(p.unknown))
     tbs = spec.swarm.target_batch_size

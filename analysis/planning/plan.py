@@ -11,6 +11,7 @@ from typing import Any
 from analysis.planning.budget import PlannedBudget, as_text, limits_of, planned_budget
 from analysis.planning.checkpoints import PlannedCheckpoints, planned_checkpoints
 from analysis.planning.ends import goal_notes, kept_notes
+from analysis.planning.places import first_places, in_order
 from analysis.planning.predicted_cost import PredictedCost, cost_of
 from analysis.planning.prediction import Prediction, as_json, predict
 from analysis.planning.price_ages import OldPrice, old_prices, warnings_of
@@ -253,17 +254,12 @@ def plan_of(
     added to the plan's own. `today`: old prices are warned of; the paper's prices for an emulated run are old on
     purpose.
     """
-    remarks: dict[str, None] = {}  # each once, in order
-
-    def asked(location: str, accelerator: str, use_spot: bool) -> Quote:
-        found = (quote or book_quoter(book))(location, accelerator, use_spot)
-        if found.remark:
-            remarks[found.remark] = None
-        return found
-
+    asked = _each_once(quote or book_quoter(book))
     rented = TARGETS[on].rents
     peers = tuple(_peer(slot, asked, price_tolerance if rented else None) for slot in slots(spec))
-    notes = [*notes, *remarks]
+    first = first_places(spec, lambda place: asked(place).usd_per_h)
+    remarks = (asked(place).remark for slot in slots(spec) for place in slot.places)
+    notes = [*notes, *dict.fromkeys(remark for remark in remarks if remark)]
     usd_per_h = _sum(peer.first.expected_usd_per_h for peer in peers)
     unknown = sorted(
         {(p.location, p.accelerator, p.price_source) for s in peers for p in s.places if p.usd_per_h is None}
@@ -299,7 +295,7 @@ def plan_of(
     epochs = warmup_end - start_epoch + measured
     expected, raw = (emulation.study_epoch_s, emulation.epoch_s) if emulation else (None, None)
     duration_s = None if expected is None else expected * epochs
-    prediction = predict(spec, book, rented=rented, places=_first_places(spec, peers), epochs=measured)
+    prediction = predict(spec, book, rented=rented, places=first, epochs=measured)
     tbs, vms = spec.swarm.target_batch_size, _sum(peer.first.usd_per_h for peer in peers)
     vm_usd = None
     if usd_per_h is not None and duration_s is not None:
@@ -389,10 +385,23 @@ def ceiling(usd_per_h: Decimal | None, max_usd_per_h: Decimal | None, tolerance:
     return usd_per_h * (1 + tolerance) if usd_per_h else usd_per_h
 
 
-def _peer(slot: Slot, quote: Quoter, tolerance: Decimal | None) -> PlannedPeer:
+def _each_once(quote: Quoter) -> Callable[[Resources], Quote]:
+    """A quoter of places that asks `quote` once for each kind of VM at a place."""
+    known: dict[tuple[str, str, bool], Quote] = {}
+
+    def asked(place: Resources) -> Quote:
+        key = (place.infra, place.accelerators, place.use_spot)
+        if key not in known:
+            known[key] = quote(*key)
+        return known[key]
+
+    return asked
+
+
+def _peer(slot: Slot, asked: Callable[[Resources], Quote], tolerance: Decimal | None) -> PlannedPeer:
     places: list[PlannedPlace] = []
-    for requested in slot.places:
-        found = quote(requested.infra, requested.accelerators, requested.use_spot)
+    for requested in in_order(slot, lambda place: asked(place).usd_per_h):
+        found = asked(requested)
         places.append(
             PlannedPlace(
                 location=requested.infra,
@@ -409,8 +418,6 @@ def _peer(slot: Slot, quote: Quoter, tolerance: Decimal | None) -> PlannedPeer:
                 row_helps=found.row_helps,
             )
         )
-    if slot.replace.policy == "cheapest_place":
-        places.sort(key=lambda place: (place.usd_per_h is None, place.usd_per_h or 0))  # as the core does
     return PlannedPeer(slot.name, tuple(places), slot.replace.policy)
 
 
@@ -421,20 +428,6 @@ def _samples(spec: ExperimentSpec, planned: int) -> int:
         return planned
     tbs = spec.swarm.target_batch_size
     return min(planned, -(-until.samples // tbs) * tbs)
-
-
-def _first_places(spec: ExperimentSpec, peers: tuple[PlannedPeer, ...]) -> list[Resources]:
-    """Return the place of each slot's first VM, in the order of the slots."""
-    first = {peer.slot: peer.first for peer in peers}
-    return [
-        next(
-            requested
-            for requested in slot.places
-            if (requested.infra, requested.accelerators, requested.use_spot)
-            == (first[slot.name].location, first[slot.name].accelerator, first[slot.name].use_spot)
-        )
-        for slot in slots(spec)
-    ]
 
 
 def _most(amounts: Iterable[Decimal | None]) -> Decimal | None:

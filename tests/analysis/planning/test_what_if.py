@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from analysis.planning.plan import plan_of
 from analysis.planning.prediction import predict
 from analysis.planning.what_if import ChangeError, compared, override_of
 from cloud.prices.book import PriceBook, load
@@ -78,3 +79,25 @@ def test_each_is_predicted_with_its_own_prices():
     assert unknown.prediction.sps is None
     assert unknown.usd_per_1m is None
     assert "swarm.overlap delayed is not predicted yet" in unknown.unknown[0]
+
+
+@pytest.mark.parametrize("policy", ["next_place", "cheapest_place"])
+def test_places_are_those_of_the_plan(policy: str):
+    """The first place of the file is dearer: only `cheapest_place` begins with the other one."""
+    places = (
+        '[{infra: gcp/europe-west1/europe-west1-b, accelerators: "T4:1", use_spot: false}, '
+        '{infra: gcp/us-central1/us-central1-a, accelerators: "T4:1", use_spot: true}]'
+    )
+    change = f"peers.us.any_of={places}"
+    spec = load_spec(
+        "geo-b2", ["peers.us.resources=null", change, f"peers.us.replace.policy={policy}"], shipped=True
+    )
+    plan = plan_of(spec, BOOK, None)
+    (as_is,) = compared({"": (spec, BOOK)})
+    assert plan.prediction.sps is not None
+    assert as_is.prediction == plan.prediction
+    assert as_is.usd_per_h is not None
+    assert as_is.usd_per_h == plan.predicted_cost.usd_per_h
+    assert as_is.usd_per_1m == plan.predicted_cost.usd_per_1m_samples
+    cheapest = plan.peers[0].first.location == "gcp/us-central1/us-central1-a"
+    assert cheapest is (policy == "cheapest_place")
