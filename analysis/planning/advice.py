@@ -14,6 +14,7 @@ from itertools import pairwise
 from typing import Literal
 
 from analysis.compare.paper import ONE_CLOCK, PAPER_BASIS, references
+from analysis.planning.more_peers import most_peers
 from analysis.planning.peer_space import Kind, PeerSpace, Unfit
 from analysis.planning.predicted_cost import cost_of
 from analysis.planning.prediction import Bottleneck, Inputs, Prediction, Value, inputs_of, predict
@@ -35,6 +36,7 @@ from cloud.prices.classes import is_own
 from cloud.prices.missing import missing_egress, missing_vms
 from experiments.schema.models import ExperimentSpec, PeerGroup, Resources
 from experiments.schema.slots import slots
+from metrics.more_peers import MorePeers, Rate, by_figures, words
 
 ROWS = 12
 """Default of the number of proposals."""
@@ -96,6 +98,7 @@ class Proposal:
     time_s: Value  # to `Advice.samples`
     egress_share: float  # of the dollars
     transfer: Bottleneck  # what limits the exchange of gradients, and the share of an epoch that it takes
+    more_peers: MorePeers | None  # None: a single peer
 
     @property
     def granularity(self) -> float | None:
@@ -105,9 +108,8 @@ class Proposal:
 
     @property
     def doubling(self) -> float | None:
-        """Factor on samples/s of twice the peers: (g + 1) / (g / 2 + 1), the paper's rule."""
-        g = self.granularity
-        return None if g is None else (g + 1) / (g / 2 + 1)
+        """Factor on samples/s of twice the peers, by the paper's rule."""
+        return None if self.more_peers is None else self.more_peers.factor
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,10 +260,8 @@ def usd_of(
 def why(proposal: Proposal) -> str:
     """Say in one sentence what a proposal's granularity, its bottleneck and its egress mean."""
     parts: list[str] = []
-    if proposal.granularity is not None and proposal.doubling is not None:
-        parts.append(
-            f"granularity {proposal.granularity:.3g}: twice the peers would give {proposal.doubling:.3g} times the samples/s"
-        )
+    if proposal.more_peers is not None:
+        parts.append(words(proposal.more_peers))
     largest, transfer = proposal.prediction.bottleneck, proposal.transfer
     if largest is not None and largest.kind != transfer.kind:
         name = {"calculation": "calculation", "waiting": "waiting for peers", "work": "each VM's own work"}
@@ -412,7 +412,18 @@ def _proposal(
         time_s=Value(samples / p.sps.value, samples / p.sps.high, samples / p.sps.low),
         egress_share=egress / per_1m.value if per_1m.value else 0.0,
         transfer=Bottleneck(exchange.limit, exchange.where, exchange.seconds / epoch_s),
+        more_peers=None if p.granularity is None else _more_peers(searched, one, p.granularity.value),
     )
+
+
+def _more_peers(searched: _Searched, one: Found, granularity: float) -> MorePeers:
+    """What doubling a combination would give, by the search's figures, which are the predictor's values."""
+
+    def figures(times: int) -> Rate:
+        found = searched.space.figures(tuple(count * times for count in one.counts))
+        return Rate(found.sps, found.usd_per_1m)
+
+    return by_figures(granularity, sum(one.counts), most_peers(searched.spec), figures)
 
 
 def proposed_spec(spec: ExperimentSpec, kinds: Sequence[tuple[Kind, int]], number: int) -> ExperimentSpec:

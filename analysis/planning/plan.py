@@ -11,6 +11,7 @@ from typing import Any
 from analysis.planning.budget import PlannedBudget, as_text, limits_of, planned_budget
 from analysis.planning.checkpoints import PlannedCheckpoints, planned_checkpoints
 from analysis.planning.ends import goal_notes, kept_notes
+from analysis.planning.more_peers import more_peers
 from analysis.planning.places import first_places, in_order
 from analysis.planning.predicted_cost import PredictedCost, cost_of
 from analysis.planning.prediction import Prediction, as_json, predict
@@ -27,6 +28,7 @@ from experiments.emulation.scales import EmulationPlan
 from experiments.schema.models import ExperimentSpec, Resources, Task
 from experiments.schema.slots import Slot, slots
 from experiments.schema.trained_model import known_model
+from metrics.more_peers import MorePeers
 
 TOLERANCE = Decimal("0.1")
 """Accept VM prices up to this fraction above the plan (0.1 = 10 %)."""
@@ -142,6 +144,7 @@ class Plan:
     warnings: tuple[str, ...]
     prediction: Prediction  # of epochs at full scale; unknown figures are None, with the reason
     predicted_cost: PredictedCost
+    more_peers: MorePeers | None  # what doubling the peers would give; None: not predicted
     checkpoints: PlannedCheckpoints | None = None  # None: the experiment stores none
     network_tuning: str = "default"
     task: Mapping[str, Any] | None = None  # None: a model of models.csv
@@ -149,7 +152,8 @@ class Plan:
     def as_dict(self) -> dict[str, Any]:
         """Return plain JSON types, with dollars as strings and unknown as None.
 
-        `prediction`: the figures of `analysis.planning.prediction.as_json` and `predicted_cost.PredictedCost`.
+        `prediction`: the figures of `analysis.planning.prediction.as_json`, `predicted_cost.PredictedCost` and
+        `metrics.more_peers.MorePeers`.
         `ceilings`: dollars per hour above which a VM is not kept, by `place_key`.
         """
         shrunk = self.emulation
@@ -190,6 +194,7 @@ class Plan:
             "prediction": {
                 **as_json(self.prediction),
                 **self.predicted_cost.as_json(),
+                "more_peers": None if self.more_peers is None else self.more_peers.to_json(),
                 "unknown": [*self.prediction.unknown, *self.predicted_cost.unknown],
             },
             "warnings": list(self.warnings),
@@ -328,6 +333,7 @@ def plan_of(
         warnings=tuple(warnings_of(old, spec.prices, price_tolerance, rented=rented)),
         prediction=prediction,
         predicted_cost=cost_of(prediction, tbs, _samples(spec, tbs * epochs), vms),
+        more_peers=more_peers(spec, prediction, book, rented=rented, places=first, vm_usd_per_h=vms),
         checkpoints=planned_checkpoints(spec, book, duration_s, start_epoch),
         network_tuning=spec.network_tuning,
         task=None if spec.task is None else _task(spec, spec.task, emulation),

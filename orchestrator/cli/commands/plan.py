@@ -107,7 +107,9 @@ def _plan(
       "ceilings", "budget_usd", "duration_s", "vm_usd", "checkpoints": null or {"writer",
       "location", "bytes", "count", "usd", "restore_usd", "kept_usd"}, "prediction":
       {"sps": {"value", "low", "high"}, "granularity", "calc_s", "comm_s", "epoch_s", "usd_per_h", "usd_per_1m_samples",
-      "time_to_samples_s", "usd_to_samples" (all with 90 % intervals, null: unknown), "samples", "egress": [{"src", "dst",
+      "time_to_samples_s", "usd_to_samples" (all with 90 % intervals, null: unknown), "more_peers": null or {"peers",
+      "factor" (the paper's rule), "by", "stops_at", "most", "doublings": [{"peers", "factor", "usd_factor"}], "text"},
+      "samples", "egress": [{"src", "dst",
       "bytes_per_epoch", "usd_per_epoch"}], "bottleneck": {"kind", "where", "share"}, "assumptions": [{"name", "value",
       "source", "share"}], "unknown": [why]}, "notes", "experiment_document",
       "experiment_sha256", "plan_sha256", ...}; docs/plan.md describes all keys.

@@ -120,7 +120,7 @@ def test_the_sentence_has_the_rule_of_doubling_the_path_and_egress():
     assert proposal.doubling == pytest.approx((g + 1) / (g / 2 + 1))
     assert proposal.transfer.kind == "path"
     words = why(proposal)
-    assert f"twice the peers would give {(g + 1) / (g / 2 + 1):.3g} times" in words
+    assert f"twice the peers would give {(g + 1) / (g / 2 + 1):.2f} times" in words
     assert "australia-southeast1" in words
     assert f"egress is {100 * proposal.egress_share:.0f} % of the dollars" in words
     vm_share = 4 * 0.18 / proposal.usd_per_h.value

@@ -1,0 +1,205 @@
+"""What twice the peers would give, and at how many peers a further doubling gives too little. Pure.
+
+The paper's rule: with twice the peers calculation takes half as long and a round as long as before, so samples/s grow by
+(g + 1) / (g / 2 + 1), g being the granularity, which then is g / 2. The predictor knows the round of more peers too; where it
+has figures, they decide, otherwise the rule.
+
+Dollars alone name no number of peers: a doubling doubles the VMs' dollars and gives less than twice the samples/s, so each one
+makes a sample dearer. By the VMs' dollars, samples added by a doubling that gives a tenth more cost ten times the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, cast
+
+from metrics.cost.ledger import CONTROLLER
+from metrics.epochs.granularity import granularity_of_means, overlapped
+from metrics.run import RunNumbers
+
+LEAST_GAIN = 0.1
+"""A doubling that adds less than this fraction of the samples/s does not pay."""
+_DIGITS = 5  # of numbers in JSON
+
+
+class Rate(NamedTuple):
+    """Samples/s and dollars per sample, in any unit, of some number of peers. Dollars None: unknown."""
+
+    sps: float
+    usd: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Doubling:
+    """A doubling of `peers` peers: factors on samples/s and on dollars per sample (None: unknown)."""
+
+    peers: int
+    factor: float
+    usd_factor: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class MorePeers:
+    """What more peers in the same proportions would give a swarm of `peers` peers with this granularity."""
+
+    peers: int
+    granularity: float
+    by: Literal["prediction", "rule", "unknown"]  # unknown: the rule does not hold, and nothing was predicted
+    stops_at: (
+        int | None
+    )  # peers; the first doubling that gives less than LEAST_GAIN is of so many. None: none up to `most`
+    most: int | None  # peers that the experiment can have; None: not limited, or unknown
+    doublings: tuple[Doubling, ...] = ()  # those that were predicted; only the last one can give too little
+    overlaps: bool = False  # rounds go on behind calculation, where the rule does not hold
+
+    @property
+    def factor(self) -> float | None:
+        """Samples/s of twice the peers / now, by the paper's rule; None: it does not hold."""
+        return None if self.overlaps else doubled(self.granularity)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON types, with the line in words as `text`."""
+        return {
+            "peers": self.peers,
+            "factor": None if self.factor is None else _digits(self.factor),
+            "by": self.by,
+            "stops_at": self.stops_at,
+            "most": self.most,
+            "doublings": [
+                {
+                    "peers": one.peers,
+                    "factor": _digits(one.factor),
+                    "usd_factor": None if one.usd_factor is None else _digits(one.usd_factor),
+                }
+                for one in self.doublings
+            ],
+            "text": words(self),
+        }
+
+
+def doubled(granularity: float) -> float:
+    """Return the factor on samples/s of twice the peers, by the paper's rule: from 1 (granularity 0) to below 2."""
+    return (granularity + 1) / (granularity / 2 + 1)
+
+
+def by_rule(granularity: float, peers: int, most: int | None = None) -> MorePeers:
+    """Apply the paper's rule to each doubling: granularity halves. `most`: peers that the experiment can have."""
+    for times in _doublings(peers, most):
+        if doubled(granularity / times) < 1 + LEAST_GAIN:
+            return MorePeers(peers, granularity, "rule", peers * times, most)
+    return MorePeers(peers, granularity, "rule", None, most)
+
+
+def by_figures(
+    granularity: float,
+    peers: int,
+    most: int,
+    figures: Callable[[int], Rate | None],
+    *,
+    overlaps: bool = False,
+) -> MorePeers:
+    """Compare each doubling of the peers by `figures`, those of 1, 2, 4, ... times the peers; None: unknown.
+
+    If one that is needed is unknown, the rule decides. `overlaps`: the rule does not hold.
+    """
+    found: list[Doubling] = []
+    now = figures(1)
+    for times in _doublings(peers, most):
+        then = figures(2 * times)
+        if now is None or then is None:
+            return _overlapped(granularity, peers) if overlaps else by_rule(granularity, peers, most)
+        dearer = None if then.usd is None or not now.usd else then.usd / now.usd
+        found.append(Doubling(peers * times, then.sps / now.sps, dearer))
+        if found[-1].factor < 1 + LEAST_GAIN:
+            return MorePeers(
+                peers, granularity, "prediction", peers * times, most, tuple(found), overlaps=overlaps
+            )
+        now = then
+    return MorePeers(peers, granularity, "prediction", None, most, tuple(found), overlaps=overlaps)
+
+
+def of_run(run: RunNumbers) -> MorePeers | None:
+    """Return that of a run: its measured granularity, and where more peers stop paying.
+
+    That is by the prediction that its plan stored, otherwise by the rule. None: no granularity was measured.
+    """
+    measured = granularity_of_means(run.study)
+    peers = len({row.slot for row in run.vms if row.slot != CONTROLLER})
+    if measured is None or not peers:
+        return None
+    overlaps = overlapped(run.study) is not None
+    stored = _stored(run, measured.value, peers, overlaps=overlaps)
+    if stored is not None:
+        return stored
+    if overlaps:
+        return _overlapped(measured.value, peers)
+    swarm: Any = run.meta.document.get("swarm")
+    batch: Any = cast(Mapping[str, Any], swarm).get("batch_size") if isinstance(swarm, Mapping) else None
+    target = run.meta.target_batch_size
+    most = target // batch if isinstance(batch, int) and batch > 0 and target else None
+    return by_rule(measured.value, peers, most)
+
+
+def words(found: MorePeers) -> str:
+    """Say in one line what the granularity means for more peers. Plans, reports and comparisons use it."""
+    text = f"granularity {found.granularity:.3g}: "
+    if found.factor is None:
+        text += "rounds go on behind calculation, where the paper's rule of doubling does not hold"
+    else:
+        text += f"twice the peers would give {found.factor:.2f} times the samples/s by the paper's rule"
+    if found.doublings:
+        first = found.doublings[0]
+        dearer = "" if first.usd_factor is None else f", at {first.usd_factor:.2f} times the dollars a sample"
+        text += f"; by prediction {first.factor:.2f} times{dearer}"
+    return f"{text}{_stop(found)}"
+
+
+def _stop(found: MorePeers) -> str:
+    least = f"{100 * LEAST_GAIN:.0f} %"
+    how = {"prediction": "by prediction", "rule": "by the rule", "unknown": ""}[found.by]
+    if found.stops_at is not None:
+        return (
+            f"; more stop paying at {found.stops_at} peers, where a doubling gives less than {least} ({how})"
+        )
+    if found.most is None:
+        return ""
+    if 2 * found.peers > found.most:
+        return f"; the experiment can have at most {found.most} peers"
+    return (
+        f"; each doubling up to {found.most} peers, the most that it can have, gives {least} or more ({how})"
+    )
+
+
+def _overlapped(granularity: float, peers: int) -> MorePeers:
+    return MorePeers(peers, granularity, "unknown", None, None, overlaps=True)
+
+
+def _doublings(peers: int, most: int | None) -> Iterator[int]:
+    """1, 2, 4, ... as long as twice as many of `peers` are possible."""
+    times = 1
+    while most is None or 2 * times * peers <= most:
+        yield times
+        times *= 2
+
+
+def _stored(run: RunNumbers, granularity: float, peers: int, *, overlaps: bool) -> MorePeers | None:
+    """Where more peers stop paying by the plan's prediction; None if it has none, or one of another number of peers."""
+    plan: Any = run.meta.plan or {}
+    prediction: Any = plan.get("prediction")
+    found: Any = (
+        cast(Mapping[str, Any], prediction).get("more_peers") if isinstance(prediction, Mapping) else None
+    )
+    if not isinstance(found, Mapping):
+        return None
+    stored = cast(Mapping[str, Any], found)
+    stops_at, most = stored.get("stops_at"), stored.get("most")
+    if stored.get("by") != "prediction" or stored.get("peers") != peers or not isinstance(most, int):
+        return None
+    if stops_at is not None and not isinstance(stops_at, int):
+        return None
+    return MorePeers(peers, granularity, "prediction", stops_at, most, overlaps=overlaps)
+
+
+def _digits(number: float) -> float:
+    return float(f"{number:.{_DIGITS}g}")

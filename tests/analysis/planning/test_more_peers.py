@@ -1,0 +1,120 @@
+"""Doublings of an experiment by the predictor: equal to predicting it, in the plan and in advice."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from functools import cache
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from analysis.planning.advice import advise
+from analysis.planning.more_peers import grown, more_peers, most_peers
+from analysis.planning.places import first_places
+from analysis.planning.plan import plan_of
+from analysis.planning.prediction import predict
+from analysis.planning.search import Goals
+from cloud.prices.book import load
+from experiments.parse import load as load_spec
+from experiments.parse.load import from_document, to_document
+from experiments.schema.models import ExperimentSpec, Resources
+from metrics.more_peers import LEAST_GAIN, doubled
+
+BOOK = load("study-2023-04")
+US, AUS = "gcp/us-central1/us-central1-a", "gcp/australia-southeast1/australia-southeast1-a"
+
+
+@cache
+def spec_of(name: str, *overrides: str) -> ExperimentSpec:
+    return load_spec(name, list(overrides), shipped=True)
+
+
+@pytest.mark.parametrize("name", ["geo-a2", "geo-b2", "geo-c8", "geo-c8-nlp"])
+def test_a_doubling_is_the_prediction_of_twice_the_peers(name: str):
+    spec = spec_of(name)
+    found = plan_of(spec, BOOK, None).more_peers
+    assert found is not None
+    counts = {group.name: group.count for group in spec.peers}
+    twice = load_spec(name, [f"peers.{g}.count={2 * n}" for g, n in counts.items()], shipped=True)
+    one, two = plan_of(spec, BOOK, None), plan_of(twice, BOOK, None)
+    first = found.doublings[0]
+    assert one.prediction.sps
+    assert two.prediction.sps
+    assert first.peers == spec.peer_count
+    assert first.factor == pytest.approx(two.prediction.sps.value / one.prediction.sps.value)
+    dollars = [plan.predicted_cost.usd_per_1m_samples for plan in (one, two)]
+    assert dollars[0]
+    assert dollars[1]
+    assert first.usd_factor == pytest.approx(dollars[1].value / dollars[0].value)
+    assert one.prediction.granularity
+    assert found.factor == pytest.approx(doubled(one.prediction.granularity.value))
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.lists(st.integers(1, 8), min_size=1, max_size=4), st.sampled_from(["geo-c8", "geo-c8-nlp"]))
+def test_it_stops_at_the_first_doubling_that_gives_too_little(counts: list[int], name: str):
+    spec = spec_of(name)
+    groups = tuple(
+        group.model_copy(update={"count": count}) for group, count in zip(spec.peers, counts, strict=False)
+    )
+    spec = spec.model_copy(update={"peers": groups})
+    if spec.peer_count < 2:
+        return
+    places = first_places(spec, lambda place: None)
+    p = predict(spec, BOOK)
+    found = more_peers(spec, p, BOOK, rented=False, places=places, vm_usd_per_h=Decimal("1.44"))
+    assert found is not None
+    assert found.peers == spec.peer_count
+    for one in found.doublings:
+        times = one.peers // spec.peer_count
+        before, after = (predict(grown(spec, n), BOOK).sps for n in (times, 2 * times))
+        assert before
+        assert after
+        assert one.factor == pytest.approx(after.value / before.value)
+        assert one.usd_factor is not None
+        assert one.usd_factor > 1
+        assert (one.factor < 1 + LEAST_GAIN) == (one.peers == found.stops_at)
+    if found.stops_at is None:
+        assert not found.doublings or 4 * found.doublings[-1].peers > most_peers(spec) == found.most
+
+
+def test_proposals_have_the_doublings_of_their_plans():
+    places = [Resources(infra=at, accelerators="T4:1", use_spot=True) for at in (US, AUS)]
+    advice = advise({"": spec_of("geo-c8-nlp")}, places, range(2, 7), Goals(), BOOK, most=4)
+    assert len(advice.proposals) > 2
+    for proposal in advice.proposals:
+        planned = plan_of(from_document(to_document(proposal.spec)), BOOK, None).more_peers
+        assert planned is not None
+        assert proposal.more_peers is not None
+        assert proposal.more_peers.stops_at == planned.stops_at
+        assert len(proposal.more_peers.doublings) == len(planned.doublings)
+        for one, other in zip(proposal.more_peers.doublings, planned.doublings, strict=True):
+            assert one.factor == pytest.approx(other.factor, rel=1e-9)
+            assert one.usd_factor == pytest.approx(other.usd_factor, rel=1e-9)
+
+
+def test_each_peer_needs_a_batch():
+    assert most_peers(spec_of("geo-b2")) == 64
+    small = spec_of("geo-b2").swarm.model_copy(update={"target_batch_size": 512, "batch_size": 128})
+    spec = spec_of("geo-b2").model_copy(update={"swarm": small})
+    assert most_peers(spec) == 4
+    found = plan_of(spec, BOOK, None).more_peers
+    assert found is None or all(one.peers <= 2 for one in found.doublings)
+
+
+def test_what_is_not_predicted_has_none():
+    plan = plan_of(spec_of("geo-b2", "emulation.accelerators=host"), BOOK, None)
+    assert plan.more_peers is None
+    assert plan.as_dict()["prediction"]["more_peers"] is None
+
+
+def test_a_plan_and_its_json_say_it_in_the_same_words():
+    document = plan_of(spec_of("geo-c8"), BOOK, None).as_dict()["prediction"]["more_peers"]
+    assert document["peers"] == 8
+    assert document["by"] == "prediction"
+    assert [one["peers"] for one in document["doublings"]] == [8, 16, 32][: len(document["doublings"])]
+    assert document["text"].startswith(
+        "granularity 5.57: twice the peers would give 1.74 times the samples/s"
+    )
+    assert f"more stop paying at {document['stops_at']} peers" in document["text"]
