@@ -9,9 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
 from decimal import Decimal
 from itertools import pairwise
 from typing import Literal
+
+import yaml
 
 from analysis.compare.paper import ONE_CLOCK, PAPER_BASIS, references
 from analysis.planning.more_peers import most_peers
@@ -34,6 +37,7 @@ from cloud.places import continent
 from cloud.prices.book import PriceBook
 from cloud.prices.classes import is_own
 from cloud.prices.missing import missing_egress, missing_vms
+from experiments.parse.load import to_document
 from experiments.schema.models import ExperimentSpec, PeerGroup, Resources
 from experiments.schema.slots import slots
 from metrics.more_peers import MorePeers, Rate, by_figures, words
@@ -120,6 +124,7 @@ class Alternative:
     sps: float
     usd_per_h: Decimal
     usd_per_1m: Decimal
+    short: str  # its name in a chart
     clock: str  # of its rate: wall, phase-timed, unknown, or predicted
     source: str
     note: str
@@ -157,6 +162,14 @@ class Advice:
     requested: int  # combinations of all that was asked, what is left out included
     account: Account
     price_book: str
+    prices_until: date | None  # the date of the book's newest price
+    network: str
+    path_model: str
+
+    @property
+    def shown(self) -> tuple[Proposal, ...]:
+        """The proposals, or the nearest combination if nothing meets the goals; alternatives count these."""
+        return self.proposals or (() if self.unmet is None else (self.unmet.nearest,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +232,7 @@ def advise(
     chosen = _spread(result.front, rows)
     proposals = tuple(proposed(one, k + 1) for k, one in enumerate(chosen))
     shown = proposals or (() if unmet is None else (unmet.nearest,))
+    inputs = next(each.space.inputs for each in found if each.space.kinds)
     requested = len({(r.infra, r.accelerators) for r in resources})
     return Advice(
         experiment=first.name,
@@ -232,7 +246,15 @@ def advise(
         requested=(len(options) + len(invalid)) * sum(combinations_of(requested, n) for n in sizes),
         account=account,
         price_book=book.name,
+        prices_until=book.newest_date,
+        network=inputs.network.name,
+        path_model=inputs.path.name,
     )
+
+
+def yaml_of(spec: ExperimentSpec) -> str:
+    """Return an experiment as the text of a file that `orch launch` takes."""
+    return yaml.safe_dump(to_document(spec), sort_keys=False, allow_unicode=True)
 
 
 def usd_of(
@@ -483,7 +505,7 @@ def _alternatives(
 ) -> tuple[Alternative, ...]:
     """Systems in one place: a single VM of each accelerator by the predictor, and the paper's, with their sources."""
     found = [
-        _beside(f"{r.name} of the paper", r.sps, r.usd_per_h, r.clock, r.source, r.note, shown, goals)
+        _beside(f"{r.name} of the paper", r.name, r.sps, r.usd_per_h, r.clock, r.source, r.note, shown, goals)
         for r in references()
         if r.model == searched.spec.timed_as and _CENTRAL.get(r.name) == r.basis
     ]
@@ -502,12 +524,16 @@ def _alternatives(
             price = f"price book {book.name}, {'spot' if kind.use_spot else 'on demand'}"
             if is_own(kind.location):
                 price = "a machine of your own, for which nothing is billed"
-            found.append(_beside(name, p.sps.value, kind.usd_per_h, "predicted", source, price, shown, goals))
+            short = f"1x{accelerators.removesuffix(':1')}"
+            found.append(
+                _beside(name, short, p.sps.value, kind.usd_per_h, "predicted", source, price, shown, goals)
+            )
     return tuple(sorted(found, key=lambda each: -each.sps))
 
 
 def _beside(
     name: str,
+    short: str,
     sps: float,
     usd_per_h: Decimal,
     clock: str,
@@ -522,6 +548,7 @@ def _beside(
         sps=sps,
         usd_per_h=usd_per_h,
         usd_per_1m=per_1m,
+        short=short,
         clock=clock,
         source=source,
         note=note,
