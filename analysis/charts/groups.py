@@ -25,8 +25,8 @@ PROPOSALS, ALONE = "proposals, predicted", "one VM, predicted"
 """Groups of predicted figures: crosses, which no measured figure has."""
 _FIXED = {
     _CENTRALISED: {"color": INK, "marker": "*", "hatch": ""},
-    PROPOSALS: {"color": PALETTE[0], "marker": "x", "hatch": ""},
-    ALONE: {"color": PALETTE[5], "marker": "+", "hatch": ""},
+    PROPOSALS: {"color": PALETTE[5], "marker": "x", "hatch": ""},
+    ALONE: {"color": PALETTE[2], "marker": "+", "hatch": ""},
 }
 _LETTERS = ("A", "B", "C", "D", "E", "F")
 

@@ -440,9 +440,13 @@ def _proposal(
 
 def _more_peers(searched: _Searched, one: Found, granularity: float) -> MorePeers:
     """What doubling a combination would give, by the search's figures, which are the predictor's values."""
+    space = searched.space
+    apart = any(count and not space.fits(k, k) for k, count in enumerate(one.counts))
 
-    def figures(times: int) -> Rate:
-        found = searched.space.figures(tuple(count * times for count in one.counts))
+    def figures(times: int) -> Rate | None:
+        if times > 1 and apart:
+            return None  # two peers in one of these places have no figures, as for machines of one's own
+        found = space.figures(tuple(count * times for count in one.counts))
         return Rate(found.sps, found.usd_per_1m)
 
     return by_figures(granularity, sum(one.counts), most_peers(searched.spec), figures)

@@ -51,7 +51,7 @@ def test_a_doubling_is_the_prediction_of_twice_the_peers(name: str):
     assert found.factor == pytest.approx(doubled(one.prediction.granularity.value))
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(st.lists(st.integers(1, 8), min_size=1, max_size=4), st.sampled_from(["geo-c8", "geo-c8-nlp"]))
 def test_it_stops_at_the_first_doubling_that_gives_too_little(counts: list[int], name: str):
     spec = spec_of(name)

@@ -132,7 +132,7 @@ def test_machines_in_one_place_are_compared(page: Path):
         assert each.name in shown
         assert each.source in shown
     assert "faster and cheaper than all of these" in shown
-    assert "8xA10 of the paper is faster and cheaper than all of these: see when not to do it." in html
+    assert "4xT4 DDP of the paper is faster and cheaper than all of these: see when not to do it." in html
 
 
 def test_measured_runs_are_listed_with_their_predictions(page: Path, measured: MeasuredRuns):
@@ -157,13 +157,13 @@ def test_what_was_not_searched_is_said(page: Path, tmp_path: Path):
 
 
 def test_goals_that_contradict_each_other_show_the_nearest(tmp_path: Path):
-    advice = advice_on(Goals(max_usd_per_h=0.5, min_sps=200))
+    advice = advice_on(Goals(max_usd_per_h=0.5, min_sps=120))
     html = build(advice, MeasuredRuns(), tmp_path / "unmet.html", DAY).read_text()
     assert advice.unmet is not None
-    line = "No combination meets --max-usd-per-h 0.5 and --min-sps 200 together; the nearest is"
+    line = "No combination meets --max-usd-per-h 0.5 and --min-sps 120 together; the nearest is"
     assert line in html[: html.index("<section>")]
     assert advice.unmet.nearest.spec.name in section(html, "The nearest combination")
-    assert "Goals: --max-usd-per-h 0.5, --min-sps 200." in html
+    assert "Goals: --max-usd-per-h 0.5, --min-sps 120." in html
     assert not any(row["front"] for row in rows_of(advice, ()))
 
 
