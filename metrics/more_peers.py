@@ -10,8 +10,10 @@ makes a sample dearer. By the VMs' dollars, samples added by a doubling that giv
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal, NamedTuple, cast
 
 from metrics.cost.ledger import CONTROLLER
@@ -30,11 +32,9 @@ class Rate(NamedTuple):
     usd: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class Doubling:
-    """A doubling of `peers` peers: factors on samples/s and on dollars per sample (None: unknown)."""
+class Twice(NamedTuple):
+    """Twice the peers by prediction: factors on samples/s and on dollars per sample (None: unknown)."""
 
-    peers: int
     factor: float
     usd_factor: float | None
 
@@ -48,9 +48,9 @@ class MorePeers:
     by: Literal["prediction", "rule", "unknown"]  # unknown: the rule does not hold, and nothing was predicted
     stops_at: (
         int | None
-    )  # peers; the first doubling that gives less than LEAST_GAIN is of so many. None: none up to `most`
+    )  # so many peers, doubled, give less than LEAST_GAIN more. None: none up to `most` / 2
     most: int | None  # peers that the experiment can have; None: not limited, or unknown
-    doublings: tuple[Doubling, ...] = ()  # those that were predicted; only the last one can give too little
+    twice: Twice | None = None  # None: not predicted
     overlaps: bool = False  # rounds go on behind calculation, where the rule does not hold
 
     @property
@@ -66,14 +66,10 @@ class MorePeers:
             "by": self.by,
             "stops_at": self.stops_at,
             "most": self.most,
-            "doublings": [
-                {
-                    "peers": one.peers,
-                    "factor": _digits(one.factor),
-                    "usd_factor": None if one.usd_factor is None else _digits(one.usd_factor),
-                }
-                for one in self.doublings
-            ],
+            "predicted_factor": None if self.twice is None else _digits(self.twice.factor),
+            "predicted_usd_factor": None
+            if self.twice is None or self.twice.usd_factor is None
+            else _digits(self.twice.usd_factor),
             "text": words(self),
         }
 
@@ -84,11 +80,13 @@ def doubled(granularity: float) -> float:
 
 
 def by_rule(granularity: float, peers: int, most: int | None = None) -> MorePeers:
-    """Apply the paper's rule to each doubling: granularity halves. `most`: peers that the experiment can have."""
-    for times in _doublings(peers, most):
-        if doubled(granularity / times) < 1 + LEAST_GAIN:
-            return MorePeers(peers, granularity, "rule", peers * times, most)
-    return MorePeers(peers, granularity, "rule", None, most)
+    """Apply the paper's rule: with m times the peers granularity is g / m. `most`: peers that the experiment can have."""
+    # (g + 1) / (g / 2 + 1) is 1 + gain at g = 2 gain / (1 - gain).
+    times = max(1, math.floor(granularity * (1 - LEAST_GAIN) / (2 * LEAST_GAIN)))
+    while doubled(granularity / times) >= 1 + LEAST_GAIN:  # once or twice, as floats round
+        times += 1
+    possible = most is None or 2 * times * peers <= most
+    return MorePeers(peers, granularity, "rule", times * peers if possible else None, most)
 
 
 def by_figures(
@@ -99,24 +97,37 @@ def by_figures(
     *,
     overlaps: bool = False,
 ) -> MorePeers:
-    """Compare each doubling of the peers by `figures`, those of 1, 2, 4, ... times the peers; None: unknown.
+    """Compare each doubling by `figures`: those of m times the peers; None: unknown.
 
-    If one that is needed is unknown, the rule decides. `overlaps`: the rule does not hold.
+    If one that is needed is unknown, the rule decides. `overlaps`: the rule does not hold. Doublings are tried from 1, 2, 4,
+    ... times the peers, and between the last one that pays and the first one that does not by halving the range.
     """
-    found: list[Doubling] = []
-    now = figures(1)
-    for times in _doublings(peers, most):
-        then = figures(2 * times)
+    known = cache(figures)
+    last = most // (2 * peers)  # so many times the peers can be doubled
+    if last < 1:
+        return MorePeers(peers, granularity, "prediction", None, most, overlaps=overlaps)
+
+    def twice(times: int) -> Twice | None:
+        now, then = known(times), known(2 * times)
         if now is None or then is None:
-            return _overlapped(granularity, peers) if overlaps else by_rule(granularity, peers, most)
+            return None
         dearer = None if then.usd is None or not now.usd else then.usd / now.usd
-        found.append(Doubling(peers * times, then.sps / now.sps, dearer))
-        if found[-1].factor < 1 + LEAST_GAIN:
-            return MorePeers(
-                peers, granularity, "prediction", peers * times, most, tuple(found), overlaps=overlaps
-            )
-        now = then
-    return MorePeers(peers, granularity, "prediction", None, most, tuple(found), overlaps=overlaps)
+        return Twice(then.sps / now.sps, dearer)
+
+    pays, stops, times = 0, None, 1
+    while stops is None or stops - pays > 1:
+        found = twice(times)
+        if found is None:
+            return _overlapped(granularity, peers) if overlaps else by_rule(granularity, peers, most)
+        if found.factor < 1 + LEAST_GAIN:
+            stops = times
+        elif times == last:
+            break
+        else:
+            pays = times
+        times = min(2 * times, last) if stops is None else (pays + stops) // 2
+    stops_at = None if stops is None else stops * peers
+    return MorePeers(peers, granularity, "prediction", stops_at, most, twice(1), overlaps)
 
 
 def of_run(run: RunNumbers) -> MorePeers | None:
@@ -148,10 +159,10 @@ def words(found: MorePeers) -> str:
         text += "rounds go on behind calculation, where the paper's rule of doubling does not hold"
     else:
         text += f"twice the peers would give {found.factor:.2f} times the samples/s by the paper's rule"
-    if found.doublings:
-        first = found.doublings[0]
-        dearer = "" if first.usd_factor is None else f", at {first.usd_factor:.2f} times the dollars a sample"
-        text += f"; by prediction {first.factor:.2f} times{dearer}"
+    if found.twice is not None:
+        usd = found.twice.usd_factor
+        dearer = "" if usd is None else f", at {usd:.2f} times the dollars a sample"
+        text += f"; by prediction {found.twice.factor:.2f} times{dearer}"
     return f"{text}{_stop(found)}"
 
 
@@ -166,21 +177,11 @@ def _stop(found: MorePeers) -> str:
         return ""
     if 2 * found.peers > found.most:
         return f"; the experiment can have at most {found.most} peers"
-    return (
-        f"; each doubling up to {found.most} peers, the most that it can have, gives {least} or more ({how})"
-    )
+    return f"; a doubling gives {least} or more up to {found.most} peers, the most that it can have ({how})"
 
 
 def _overlapped(granularity: float, peers: int) -> MorePeers:
     return MorePeers(peers, granularity, "unknown", None, None, overlaps=True)
-
-
-def _doublings(peers: int, most: int | None) -> Iterator[int]:
-    """1, 2, 4, ... as long as twice as many of `peers` are possible."""
-    times = 1
-    while most is None or 2 * times * peers <= most:
-        yield times
-        times *= 2
 
 
 def _stored(run: RunNumbers, granularity: float, peers: int, *, overlaps: bool) -> MorePeers | None:

@@ -33,7 +33,7 @@ from metrics.readable import duration, number, usd
 
 _DPI = 120
 _MEASURED = "measured on this machine"
-_FRONT = "Pareto set of the search"
+_FRONT = "Pareto set"
 _SCATTER_LEAD = (
     "Up and to the left is expensive and slow. Crosses are predicted, with 90 % intervals of the samples/s; filled and half "
     "filled markers are measured, with 95 % intervals over epochs; stars are as the paper printed them, at its prices of 2023. "

@@ -121,7 +121,7 @@ def _compare(
       "predicted" (by its plan; [] if nothing was): [{"figure", "predicted": {"value", "low", "high"}, "measured",
       "error" (predicted / measured - 1), "inside"}], "more_peers" (null: no granularity): {"peers", "factor" (of samples/s
       with twice the peers, by the paper's rule), "by": "prediction"|"rule"|"unknown", "stops_at" (peers), "most",
-      "doublings", "text"}}],
+      "predicted_factor", "predicted_usd_factor", "text"}}],
       "kendall_tau" (of sps, over the runs that count), "compared",
       "checks": [{"scope": "each"|"median"|"study", "experiment", "run_id", "figure", "low",
       "high", "found", "inside"}], "whole" (false: limits on medians and the study are not

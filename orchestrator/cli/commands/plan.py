@@ -108,7 +108,7 @@ def _plan(
       "location", "bytes", "count", "usd", "restore_usd", "kept_usd"}, "prediction":
       {"sps": {"value", "low", "high"}, "granularity", "calc_s", "comm_s", "epoch_s", "usd_per_h", "usd_per_1m_samples",
       "time_to_samples_s", "usd_to_samples" (all with 90 % intervals, null: unknown), "more_peers": null or {"peers",
-      "factor" (the paper's rule), "by", "stops_at", "most", "doublings": [{"peers", "factor", "usd_factor"}], "text"},
+      "factor" (the paper's rule), "by", "stops_at", "most", "predicted_factor", "predicted_usd_factor", "text"},
       "samples", "egress": [{"src", "dst",
       "bytes_per_epoch", "usd_per_epoch"}], "bottleneck": {"kind", "where", "share"}, "assumptions": [{"name", "value",
       "source", "share"}], "unknown": [why]}, "notes", "experiment_document",

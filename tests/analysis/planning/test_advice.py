@@ -278,7 +278,7 @@ def test_five_million_combinations_take_no_more_figures_than_the_limit(
     account = advice.account
     assert account.combinations > 5_000_000
     searches = 1 if advice.unmet is None else 2
-    doublings = 7 * len(advice.shown)  # of what is shown: 1, 2, 4, ... times the peers, at most 64
+    doublings = 16 * len(advice.shown)  # of what is shown
     assert calls <= searches * limit + doublings
     assert not account.complete
     assert set(account.not_searched) <= set(sizes)

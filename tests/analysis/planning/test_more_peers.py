@@ -19,7 +19,7 @@ from cloud.prices.book import load
 from experiments.parse import load as load_spec
 from experiments.parse.load import from_document, to_document
 from experiments.schema.models import ExperimentSpec, Resources
-from metrics.more_peers import LEAST_GAIN, doubled
+from metrics.more_peers import LEAST_GAIN, by_rule, doubled
 
 BOOK = load("study-2023-04")
 US, AUS = "gcp/us-central1/us-central1-a", "gcp/australia-southeast1/australia-southeast1-a"
@@ -38,15 +38,15 @@ def test_a_doubling_is_the_prediction_of_twice_the_peers(name: str):
     counts = {group.name: group.count for group in spec.peers}
     twice = load_spec(name, [f"peers.{g}.count={2 * n}" for g, n in counts.items()], shipped=True)
     one, two = plan_of(spec, BOOK, None), plan_of(twice, BOOK, None)
-    first = found.doublings[0]
     assert one.prediction.sps
     assert two.prediction.sps
-    assert first.peers == spec.peer_count
-    assert first.factor == pytest.approx(two.prediction.sps.value / one.prediction.sps.value)
+    assert found.peers == spec.peer_count
+    assert found.twice
+    assert found.twice.factor == pytest.approx(two.prediction.sps.value / one.prediction.sps.value)
     dollars = [plan.predicted_cost.usd_per_1m_samples for plan in (one, two)]
     assert dollars[0]
     assert dollars[1]
-    assert first.usd_factor == pytest.approx(dollars[1].value / dollars[0].value)
+    assert found.twice.usd_factor == pytest.approx(dollars[1].value / dollars[0].value)
     assert one.prediction.granularity
     assert found.factor == pytest.approx(doubled(one.prediction.granularity.value))
 
@@ -66,17 +66,20 @@ def test_it_stops_at_the_first_doubling_that_gives_too_little(counts: list[int],
     found = more_peers(spec, p, BOOK, rented=False, places=places, vm_usd_per_h=Decimal("1.44"))
     assert found is not None
     assert found.peers == spec.peer_count
-    for one in found.doublings:
-        times = one.peers // spec.peer_count
+
+    def pays(times: int) -> bool:
         before, after = (predict(grown(spec, n), BOOK).sps for n in (times, 2 * times))
         assert before
         assert after
-        assert one.factor == pytest.approx(after.value / before.value)
-        assert one.usd_factor is not None
-        assert one.usd_factor > 1
-        assert (one.factor < 1 + LEAST_GAIN) == (one.peers == found.stops_at)
+        return after.value / before.value >= 1 + LEAST_GAIN
+
     if found.stops_at is None:
-        assert not found.doublings or 4 * found.doublings[-1].peers > most_peers(spec) == found.most
+        assert pays(most_peers(spec) // (2 * found.peers))
+        return
+    times, rest = divmod(found.stops_at, found.peers)
+    assert rest == 0
+    assert not pays(times)
+    assert times == 1 or pays(times - 1)
 
 
 def test_proposals_have_the_doublings_of_their_plans():
@@ -88,10 +91,34 @@ def test_proposals_have_the_doublings_of_their_plans():
         assert planned is not None
         assert proposal.more_peers is not None
         assert proposal.more_peers.stops_at == planned.stops_at
-        assert len(proposal.more_peers.doublings) == len(planned.doublings)
-        for one, other in zip(proposal.more_peers.doublings, planned.doublings, strict=True):
-            assert one.factor == pytest.approx(other.factor, rel=1e-9)
-            assert one.usd_factor == pytest.approx(other.usd_factor, rel=1e-9)
+        one, other = proposal.more_peers.twice, planned.twice
+        assert one
+        assert other
+        assert one.factor == pytest.approx(other.factor, rel=1e-9)
+        assert one.usd_factor == pytest.approx(other.usd_factor, rel=1e-9)
+
+
+@pytest.mark.parametrize("name", ["geo-b2", "geo-c8-nlp"])
+def test_a_route_without_a_price_leaves_the_samples_per_s(name: str):
+    """Without prices the search has no figures, and each doubling is predicted."""
+    empty = type(BOOK).from_text(BOOK.text.splitlines()[0] + "\n", "empty.csv")
+    found, priced = (plan_of(spec_of(name), book, None).more_peers for book in (empty, BOOK))
+    assert found
+    assert priced
+    assert found.stops_at == priced.stops_at
+    assert found.twice
+    assert priced.twice
+    assert found.twice.factor == pytest.approx(priced.twice.factor, rel=1e-9)
+    assert found.twice.usd_factor is None
+
+
+def test_machines_of_ones_own_are_by_the_rule():
+    """Two of them in one place have no measured network."""
+    spec = load_spec("geo-e-a", matrix=["geo-e-a-2"], shipped=True)
+    plan = plan_of(spec, BOOK, None)
+    assert plan.prediction.granularity
+    assert plan.more_peers
+    assert plan.more_peers == by_rule(plan.prediction.granularity.value, spec.peer_count, 64)
 
 
 def test_each_peer_needs_a_batch():
@@ -99,8 +126,6 @@ def test_each_peer_needs_a_batch():
     small = spec_of("geo-b2").swarm.model_copy(update={"target_batch_size": 512, "batch_size": 128})
     spec = spec_of("geo-b2").model_copy(update={"swarm": small})
     assert most_peers(spec) == 4
-    found = plan_of(spec, BOOK, None).more_peers
-    assert found is None or all(one.peers <= 2 for one in found.doublings)
 
 
 def test_what_is_not_predicted_has_none():
@@ -113,7 +138,7 @@ def test_a_plan_and_its_json_say_it_in_the_same_words():
     document = plan_of(spec_of("geo-c8"), BOOK, None).as_dict()["prediction"]["more_peers"]
     assert document["peers"] == 8
     assert document["by"] == "prediction"
-    assert [one["peers"] for one in document["doublings"]] == [8, 16, 32][: len(document["doublings"])]
+    assert document["predicted_factor"] == pytest.approx(1.6617, rel=1e-3)
     assert document["text"].startswith(
         "granularity 5.57: twice the peers would give 1.74 times the samples/s"
     )

@@ -105,7 +105,7 @@ def test_the_legend_names_what_is_predicted_and_what_is_measured(page: Path):
     svg = html[html.index("<svg") : html.index("</svg>")]
     for words in ("proposals, predicted", "one VM, predicted", "measured on this machine", "centralised"):
         assert f">{words}<" in svg
-    assert ">Pareto set of the search<" in svg
+    assert ">Pareto set<" in svg
     assert ">half filled: emulated<" in svg
     assert "Crosses are predicted" in html[html.index("</figure>") :]
 

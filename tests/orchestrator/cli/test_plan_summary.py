@@ -37,7 +37,7 @@ def test_prediction_is_shown_with_its_interval_and_its_meaning():
         "    granularity 5.57: twice the peers would give 1.74 times the samples/s by the paper's rule; by prediction 1.66 times"
     )
     assert more.endswith(
-        "; more stop paying at 32 peers, where a doubling gives less than 10 % (by prediction)"
+        "; more stop paying at 24 peers, where a doubling gives less than 10 % (by prediction)"
     )
     assert " per 1M samples, " in dollars
     assert dollars.endswith(" for 98,304 samples")
