@@ -528,7 +528,7 @@ def _alternatives(
             price = f"price book {book.name}, {'spot' if kind.use_spot else 'on demand'}"
             if is_own(kind.location):
                 price = "a machine of your own, for which nothing is billed"
-            short = f"1x{accelerators.removesuffix(':1')}"
+            short = f"one {accelerators.removesuffix(':1')}"
             found.append(
                 _beside(name, short, p.sps.value, kind.usd_per_h, "predicted", source, price, shown, goals)
             )

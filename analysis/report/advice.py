@@ -15,6 +15,7 @@ from analysis.charts.style import figure_style
 from analysis.compare.measured import Measured, MeasuredRuns
 from analysis.compare.paper import ONE_CLOCK
 from analysis.compare.rows import Row, scatter_rows
+from analysis.compare.run_figures import distinct
 from analysis.planning.advice import Advice, Alternative, Proposal, why, yaml_of
 from analysis.planning.advice_words import (
     REASONS,
@@ -126,7 +127,7 @@ def rows_of(advice: Advice, measured: Sequence[Measured]) -> list[Row]:
                 "note": f"{each.name}: {each.note} ({each.source})",
             }
         )
-    for row in scatter_rows([one.run for one in measured], [], ONE_CLOCK):
+    for row in scatter_rows(distinct([one.run for one in measured]), [], ONE_CLOCK):
         rows.append({**row, "panel": panel, "group": _MEASURED, "front": False})
     return rows
 

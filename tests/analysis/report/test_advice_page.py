@@ -186,3 +186,16 @@ def test_the_page_needs_no_network_and_has_one_outline(page: Path):
 def test_building_again_gives_the_same_bytes(page: Path, measured: MeasuredRuns, tmp_path: Path):
     again = build(advice_on(), measured, tmp_path / page.name, DAY)
     assert again.read_bytes() == page.read_bytes()
+
+
+def test_two_runs_of_one_experiment_are_named_by_their_ids(tmp_path: Path):
+    folders = [tmp_path / name for name in ("one", "two")]
+    for folder in folders:
+        folder.mkdir()
+        write_run(folder, peers=2, epochs=2)
+        with RunStore.open_writer(folder / "run.db") as store:
+            store.set_meta("run_id", folder.name)
+    found = measured_runs(folders, "geo-c8", "ConvNextLarge", 32768)
+    rows = rows_of(advice_on(), found.runs)
+    assert [row["name"] for row in rows if row["origin"] == "emulated"] == ["one", "two"]
+    assert len({row["name"] for row in rows}) == len(rows)
