@@ -76,7 +76,7 @@ def build(advice: Advice, measured: MeasuredRuns, output: Path, made_on: date) -
         f"Advice: {advice.experiment}",
         _lead(advice),
         _basis(advice, made_on),
-        _warnings(advice),
+        _warnings(advice, measured.runs),
         _cards(advice),
         sections,
     )
@@ -161,13 +161,18 @@ def _lead(advice: Advice) -> str:
     )
 
 
-def _warnings(advice: Advice) -> list[str]:
+def _warnings(advice: Advice, measured: Sequence[Measured]) -> list[str]:
     found = [f"{unmet_line(advice)}."] if advice.unmet is not None else []
     found += account_lines(advice)[1:]
     shown = len(advice.shown)
     for each in advice.alternatives:
         if shown and len(each.better_than) == shown:
             found.append(f"{each.name} is {against_words(each, shown)}: see when not to do it.")
+    late = [f"{one.run.run_id} ({one.run.too_busy})" for one in measured if one.run.too_busy]
+    if late:
+        found.append(
+            f"The machine was too busy during {'; '.join(late)}: times of these measured runs may be wrong."
+        )
     found.append(
         "Advice looks at speed and dollars only: not at how a compression or a schedule changes what is learned, not at "
         "preemptions, quotas or capacity. Reading the data, checkpoints and control traffic are not in the dollars."

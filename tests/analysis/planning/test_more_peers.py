@@ -121,6 +121,20 @@ def test_machines_of_ones_own_are_by_the_rule():
     assert plan.more_peers == by_rule(plan.prediction.granularity.value, spec.peer_count, 64)
 
 
+@pytest.mark.parametrize("name", ["geo-a2", "geo-c8", "geo-c8-nlp"])
+def test_a_plan_predicts_once(name: str, monkeypatch: pytest.MonkeyPatch):
+    """With all prices the figures of more peers are the search's."""
+
+    def slow(*_: object, **__: object) -> None:
+        raise AssertionError("a doubling was predicted")
+
+    monkeypatch.setattr("analysis.planning.more_peers.predict", slow)
+    found = plan_of(spec_of(name), BOOK, None).more_peers
+    assert found
+    assert found.by == "prediction"
+    assert found.stops_at
+
+
 def test_each_peer_needs_a_batch():
     assert most_peers(spec_of("geo-b2")) == 64
     small = spec_of("geo-b2").swarm.model_copy(update={"target_batch_size": 512, "batch_size": 128})

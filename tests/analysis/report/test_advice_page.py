@@ -188,6 +188,18 @@ def test_building_again_gives_the_same_bytes(page: Path, measured: MeasuredRuns,
     assert again.read_bytes() == page.read_bytes()
 
 
+def test_a_run_whose_host_was_too_busy_is_named_first(tmp_path: Path):
+    folder = tmp_path / "late"
+    folder.mkdir()
+    write_run(folder, peers=2, epochs=2)
+    with RunStore.open_writer(folder / "run.db") as store:
+        store.set_meta("host", {"contended": True, "reasons": ["no CPU left"]})
+    found = measured_runs([folder], "geo-c8", "ConvNextLarge", 32768)
+    html = build(advice_on(), found, tmp_path / "late.html", DAY).read_text()
+    assert "The machine was too busy during geo-c8-20231114-aaaa (" in html[: html.index("<section>")]
+    assert "TOO BUSY" in section(html, "Measured on this machine")
+
+
 def test_two_runs_of_one_experiment_are_named_by_their_ids(tmp_path: Path):
     folders = [tmp_path / name for name in ("one", "two")]
     for folder in folders:

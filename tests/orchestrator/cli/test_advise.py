@@ -264,6 +264,13 @@ def test_the_page_is_beside_the_text_and_named_in_json(capsys: pytest.CaptureFix
     assert out == advise(capsys, *few)[0]
 
 
+def test_a_page_is_written_although_no_goal_is_met(capsys: pytest.CaptureFixture[str], tmp_path: Path):
+    page = tmp_path / "unmet.html"
+    arguments = ("geo-c8-nlp", "--peers", "2", "--max-per-place", "1", "--min-sps", "10000")
+    assert as_json(capsys, *arguments, "--report", str(page), code=3)["report"] == str(page)
+    assert "No combination meets --min-sps 10000; the nearest is" in page.read_text()
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
