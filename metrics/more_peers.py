@@ -168,7 +168,9 @@ def words(found: MorePeers) -> str:
 
 def _stop(found: MorePeers) -> str:
     least = f"{100 * LEAST_GAIN:.0f} %"
-    how = {"prediction": "by prediction", "rule": "by the rule", "unknown": ""}[found.by]
+    how = {"prediction": "by prediction", "rule": "by the rule, if a round takes no longer", "unknown": ""}[
+        found.by
+    ]
     if found.stops_at is not None:
         return (
             f"; more stop paying at {found.stops_at} peers, where a doubling gives less than {least} ({how})"

@@ -128,12 +128,12 @@ def test_the_line():
     # by hand: (g + 1) / (g / 2 + 1) = 1.1 at g = 2 / 9; granularity 4 / 18 = 2 / 9 still gives 10 %
     assert words(by_rule(4.0, 8)) == (
         "granularity 4: twice the peers would give 1.67 times the samples/s by the paper's rule; more stop paying at 152 "
-        "peers, where a doubling gives less than 10 % (by the rule)"
+        "peers, where a doubling gives less than 10 % (by the rule, if a round takes no longer)"
     )
     assert by_rule(4.0, 8).stops_at == 8 * 19
     assert words(by_rule(4.0, 8, 15)).endswith("; the experiment can have at most 15 peers")
     assert words(by_rule(4.0, 8, 64)).endswith(
-        "; a doubling gives 10 % or more up to 64 peers, the most that it can have (by the rule)"
+        "; a doubling gives 10 % or more up to 64 peers, the most that it can have (by the rule, if a round takes no longer)"
     )
     predicted = by_figures(4.0, 8, 64, lambda times: Rate(min(times, 3) * 10.0, float(times)))
     assert words(predicted) == (

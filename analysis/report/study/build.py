@@ -345,7 +345,8 @@ def _more_peers_section(runs: Sequence[StudyRun]) -> Section | None:
     lead = (
         "Granularity g is mean calculation / mean communication. With twice the peers calculation takes half as long and, by the "
         "paper's rule, a round as long as before: (g + 1) / (g / 2 + 1) times the samples/s. More stop paying where a doubling "
-        f"gives less than {100 * LEAST_GAIN:.0f} %: by the prediction of a run's plan, otherwise by the rule."
+        f"gives less than {100 * LEAST_GAIN:.0f} %: by the prediction of a run's plan, otherwise by the rule, which leaves "
+        "out that a round of many peers takes longer."
     )
     return Section("More peers", lead, html=table(rows, "What more peers would give", text=_TEXT))
 
