@@ -66,6 +66,9 @@ def test_it_stops_at_the_first_doubling_that_gives_too_little(counts: list[int],
     found = more_peers(spec, p, BOOK, rented=False, places=places, vm_usd_per_h=Decimal("1.44"))
     assert found is not None
     assert found.peers == spec.peer_count
+    if found.twice is not None:
+        assert found.twice.usd_factor is not None
+        assert found.twice.usd_factor > 1  # a doubling makes a sample dearer, whatever it gives
 
     def pays(times: int) -> bool:
         before, after = (predict(grown(spec, n), BOOK).sps for n in (times, 2 * times))
