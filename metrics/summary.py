@@ -18,6 +18,7 @@ from metrics.epochs.throughput import SwarmEpoch, dropped_rounds, measured
 from metrics.events.bad_samples import bad_samples_of
 from metrics.events.evaluation import Evaluation, best_of, held_out, heldout_given, names_of
 from metrics.figures import FIGURES, SUMMARY
+from metrics.more_peers import of_run
 from metrics.paper.comparison import compare
 from metrics.predicted import not_predicted, pairs
 from metrics.records import VmEnd
@@ -67,6 +68,7 @@ def summarise(store: Records | RunNumbers) -> dict[str, Any]:
         "samples": samples,
         **_estimates(SUMMARY, run.study),
         "granularity_epochs": None if (spread := granularity_spread(run.study)) is None else spread.to_json(),
+        "more_peers": None if (more := of_run(run)) is None else more.to_json(),
         "sps_epoch_mean": _json(run.epoch_mean()),  # of an imported run: from its monitor's rates
         "dropped_rounds": len(dropped_rounds(run.raw)),
         "egress": [_egress_row(row, "bytes") for row in tables.traffic(run)],

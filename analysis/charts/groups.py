@@ -21,12 +21,19 @@ ORIGINS = {
 _MARKERS = "os^Dv<>PhX"
 _HATCHES = ("", "///", "...", "\\\\\\", "xxx", "++", "ooo", "--")
 _CENTRALISED = "centralised"
+PROPOSALS, ALONE = "proposals, predicted", "one VM, predicted"
+"""Groups of predicted figures: crosses, which no measured figure has."""
+_FIXED = {
+    _CENTRALISED: {"color": INK, "marker": "*", "hatch": ""},
+    PROPOSALS: {"color": PALETTE[5], "marker": "x", "hatch": ""},
+    ALONE: {"color": PALETTE[2], "marker": "+", "hatch": ""},
+}
 _LETTERS = ("A", "B", "C", "D", "E", "F")
 
 
 def styles(groups: Iterable[str]) -> dict[str, dict[str, str]]:
     """Return colour, marker and hatch of each group, deterministic for a set of groups."""
-    named = sorted({g for g in groups if g != _CENTRALISED})
+    named = sorted({g for g in groups if g not in _FIXED})
     # The paper's series look the same on every page.
     taken = [_LETTERS.index(g) for g in named if g in _LETTERS]
     others = [k for k in range(len(named) + len(_LETTERS)) if k not in taken]
@@ -38,8 +45,7 @@ def styles(groups: Iterable[str]) -> dict[str, dict[str, str]]:
             "marker": _MARKERS[k % len(_MARKERS)],
             "hatch": _HATCHES[k % len(_HATCHES)],
         }
-    found[_CENTRALISED] = {"color": INK, "marker": "*", "hatch": ""}
-    return found
+    return {**found, **_FIXED}
 
 
 def point(axes: Any, x: float, y: float, style: Mapping[str, str], origin: str, size: float = 6.5) -> None:
@@ -140,7 +146,7 @@ def _face(style: Mapping[str, str], origin: str, size: float) -> dict[str, Any]:
     return {
         "color": style["color"],
         "marker": style["marker"],
-        "markersize": size + (2 if style["marker"] == "*" else 0),
+        "markersize": size + (2 if style["marker"] in "*+" else 0),
         "fillstyle": fill,
         "markerfacecoloralt": "none",
         "markeredgewidth": 1.3,

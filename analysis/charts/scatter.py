@@ -35,18 +35,21 @@ _Label = tuple[Any, float, float, str]
 _Line = tuple[Any, tuple[float, float], tuple[float, float]]
 
 
-def scatter(panels: Sequence[tuple[str, Sequence[Row]]]) -> Figure:
-    """Draw cost against throughput. `panels`: (title, rows of `scatter_rows`); all panels have the same limits."""
-    figure, labels, lines = _drawn(panels, key=False)
+def scatter(panels: Sequence[tuple[str, Sequence[Row]]], front: str = "Pareto front") -> Figure:
+    """Draw cost against throughput. `panels`: (title, rows of `scatter_rows`); all panels have the same limits.
+
+    `front`: what the line through the rows with `front` is called.
+    """
+    figure, labels, lines = _drawn(panels, front, key=False)
     if attach(figure, labels, size=7.5, radius_pt=5.5, lines=lines):
         return figure
-    figure, labels, lines = _drawn(panels, key=True)
+    figure, labels, lines = _drawn(panels, front, key=True)
     attach(figure, labels, size=7, radius_pt=4.0, lines=lines)
     return figure
 
 
 def _drawn(
-    panels: Sequence[tuple[str, Sequence[Row]]], key: bool
+    panels: Sequence[tuple[str, Sequence[Row]]], front_name: str, key: bool
 ) -> tuple[Figure, list[_Label], list[_Line]]:
     every = [row for _, rows in panels for row in rows]
     known = {title: [r for r in rows if _at(r)] for title, rows in panels}
@@ -89,11 +92,11 @@ def _drawn(
     if front_seen:
         from matplotlib.lines import Line2D
 
-        entries.append(("Pareto front", Line2D([], [], color=INK, linestyle="--", linewidth=1)))
+        entries.append((front_name, Line2D([], [], color=INK, linestyle="--", linewidth=1)))
     if dagger:
         entries.append(
             (
-                f"{_OTHER_CLOCK} not by wall clock: not in the Pareto front",
+                f"{_OTHER_CLOCK} not by wall clock: not in the {front_name}",
                 handle({"color": "none", "marker": ""}),
             )
         )

@@ -20,6 +20,7 @@ from cloud.prices.book import PriceBook
 from cloud.prices.classes import egress_class
 from experiments.catalog import Published, models, published, published_runs
 from metrics.figures import FIGURES, PAPER, Figure
+from metrics.more_peers import by_rule
 from metrics.stats import Estimate, mean_interval
 
 PAPER_BASIS = "study"
@@ -172,6 +173,7 @@ def _printed(row: Published, sps_mean: float, book: PriceBook) -> StudyRun:
         if basis in one:
             low, high = (None if end is None else end / one[basis] for end in (sps.low, sps.high))
             figures[key] = Estimate(sps.value / one[basis], low, high, sps.n)
+    calc_s, comm_s = values["calc_s"], values["comm_s"]
     egress = values["egress_bytes_per_vm_epoch"]
     hourly = None if egress is None or row.epoch_s is None else egress * 3600 / row.epoch_s
     dollars, why = _dollars(row.model, places, sps_mean, hourly, book)
@@ -194,6 +196,7 @@ def _printed(row: Published, sps_mean: float, book: PriceBook) -> StudyRun:
         },
         cost_basis=f"price book {book.name}, egress in equal parts to every other VM",
         cost_unknown=why,
+        more_peers=by_rule(calc_s / comm_s, row.vms) if calc_s and comm_s else None,
         places=tuple(sorted(places)),
         tbs=_TBS,
     )

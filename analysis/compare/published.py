@@ -17,6 +17,7 @@ from typing import Any
 
 from experiments.study_file.limits import FIGURES as COMPARED
 from experiments.study_file.limits import Limit
+from metrics.more_peers import MorePeers
 from metrics.provenance import host_mark, origin_mark, scales_mark
 
 KEYS = ("sps", "comm_s", "epoch_s", "granularity", "egress_bytes_per_vm_epoch")
@@ -48,6 +49,7 @@ class ComparedRun:
         None  # figures on held-out data after the last evaluated epoch; None: not evaluated
     )
     predicted: tuple[Mapping[str, Any], ...] = ()  # `metrics.predicted.pairs`
+    more_peers: MorePeers | None = None  # None: no granularity was measured
 
     @property
     def origin(self) -> str:
@@ -174,6 +176,7 @@ def compare_document(
                 "scales": None if row.scales is None else dict(row.scales),
                 "evaluation": None if row.evaluation is None else dict(row.evaluation),
                 "predicted": [dict(pair) for pair in row.predicted],
+                "more_peers": None if row.more_peers is None else row.more_peers.to_json(),
             }
             for row in rows
         ],

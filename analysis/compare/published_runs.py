@@ -17,6 +17,7 @@ from experiments.schema.errors import SpecError
 from experiments.study_file.basis import Basis, paper_basis
 from metrics.epochs.throughput import dropped_rounds
 from metrics.figures import compared_figure
+from metrics.more_peers import of_run
 from metrics.predicted import pairs
 from metrics.tables import evaluations
 
@@ -59,6 +60,7 @@ def compared_run(
         scales=row.ran.scales,
         evaluation=evaluated[-1]["figures"] if (evaluated := evaluations(run)) else None,
         predicted=tuple(pairs(run)),
+        more_peers=of_run(run),
     )
 
 

@@ -20,6 +20,7 @@ from metrics.cost.ledger import CONTROLLER, data_lines, egress_lines
 from metrics.epochs.scaling import Scales
 from metrics.epochs.throughput import measured
 from metrics.host_load import describe_host
+from metrics.more_peers import MorePeers, of_run
 from metrics.paper.run import published_run
 from metrics.run import RunNumbers
 from metrics.stats import Estimate
@@ -99,6 +100,7 @@ class StudyRun:
     tbs: int | None = None
     scales: Scales = field(default_factory=Scales)
     too_busy: str = ""  # why the emulating machine was too busy; "": it was not
+    more_peers: MorePeers | None = None  # None: no granularity is known
     evaluation: Mapping[str, Any] | None = (
         None  # the last row of `metrics.tables.evaluations`; None: not evaluated
     )
@@ -172,6 +174,7 @@ def study_run(row: RunRow, run: RunNumbers, paper_book: PriceBook | None = None)
         tbs=row.tbs,
         scales=run.terms.scales,
         too_busy=describe_host(meta.host.to_json()) if meta.host and meta.host.contended else "",
+        more_peers=None if row.baseline else of_run(run),
         evaluation=next(reversed(evaluations(run)), None),
     )
 

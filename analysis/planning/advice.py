@@ -9,11 +9,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
 from decimal import Decimal
 from itertools import pairwise
 from typing import Literal
 
+import yaml
+
 from analysis.compare.paper import ONE_CLOCK, PAPER_BASIS, references
+from analysis.planning.more_peers import most_peers
 from analysis.planning.peer_space import Kind, PeerSpace, Unfit
 from analysis.planning.predicted_cost import cost_of
 from analysis.planning.prediction import Bottleneck, Inputs, Prediction, Value, inputs_of, predict
@@ -33,7 +37,10 @@ from cloud.places import continent
 from cloud.prices.book import PriceBook
 from cloud.prices.classes import is_own
 from cloud.prices.missing import missing_egress, missing_vms
+from experiments.parse.load import to_document
 from experiments.schema.models import ExperimentSpec, PeerGroup, Resources
+from experiments.schema.slots import slots
+from metrics.more_peers import MorePeers, Rate, by_figures, words
 
 ROWS = 12
 """Default of the number of proposals."""
@@ -95,6 +102,7 @@ class Proposal:
     time_s: Value  # to `Advice.samples`
     egress_share: float  # of the dollars
     transfer: Bottleneck  # what limits the exchange of gradients, and the share of an epoch that it takes
+    more_peers: MorePeers | None  # None: a single peer
 
     @property
     def granularity(self) -> float | None:
@@ -104,17 +112,8 @@ class Proposal:
 
     @property
     def doubling(self) -> float | None:
-        """Factor on samples/s of twice the peers: (g + 1) / (g / 2 + 1), the paper's rule.
-
-        If rounds overlap with calculation: of half the calculation and the same communication, as in the rule.
-        """
-        g, calc_s, comm_s = self.granularity, self.prediction.calc_s, self.prediction.comm_s
-        if g is None or calc_s is None or comm_s is None:
-            return None
-        if not self.spec.swarm.method.schedule.overlaps_rounds:
-            return (g + 1) / (g / 2 + 1)
-        inputs, _ = inputs_of(self.spec)
-        return inputs.epoch_s(calc_s.value, comm_s.value) / inputs.epoch_s(calc_s.value / 2, comm_s.value)
+        """Factor on samples/s of twice the peers, by the paper's rule; None where rounds overlap with calculation."""
+        return None if self.more_peers is None else self.more_peers.factor
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +124,7 @@ class Alternative:
     sps: float
     usd_per_h: Decimal
     usd_per_1m: Decimal
+    short: str  # its name in a chart
     clock: str  # of its rate: wall, phase-timed, unknown, or predicted
     source: str
     note: str
@@ -162,6 +162,14 @@ class Advice:
     requested: int  # combinations of all that was asked, what is left out included
     account: Account
     price_book: str
+    prices_until: date | None  # the date of the book's newest price
+    network: str
+    path_model: str
+
+    @property
+    def shown(self) -> tuple[Proposal, ...]:
+        """The proposals, or the nearest combination if nothing meets the goals; alternatives count these."""
+        return self.proposals or (() if self.unmet is None else (self.unmet.nearest,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +232,7 @@ def advise(
     chosen = _spread(result.front, rows)
     proposals = tuple(proposed(one, k + 1) for k, one in enumerate(chosen))
     shown = proposals or (() if unmet is None else (unmet.nearest,))
+    inputs = next(each.space.inputs for each in found if each.space.kinds)
     requested = len({(r.infra, r.accelerators) for r in resources})
     return Advice(
         experiment=first.name,
@@ -237,18 +246,30 @@ def advise(
         requested=(len(options) + len(invalid)) * sum(combinations_of(requested, n) for n in sizes),
         account=account,
         price_book=book.name,
+        prices_until=book.newest_date,
+        network=inputs.network.name,
+        path_model=inputs.path.name,
     )
 
 
-def usd_of(spec: ExperimentSpec, p: Prediction, book: PriceBook) -> tuple[Value, Value]:
-    """Return $/h and $/10^6 samples of VMs and egress between peers. Raises ValueError if a price is unknown."""
+def yaml_of(spec: ExperimentSpec) -> str:
+    """Return an experiment as the text of a file that `orch launch` takes."""
+    return yaml.safe_dump(to_document(spec), sort_keys=False, allow_unicode=True)
+
+
+def usd_of(
+    spec: ExperimentSpec, p: Prediction, book: PriceBook, places: Sequence[Resources] | None = None
+) -> tuple[Value, Value]:
+    """Return $/h and $/10^6 samples of VMs and egress between peers. Raises ValueError if a price is unknown.
+
+    `places`: of the slots' VMs, by slot; None: each slot's first one, as in `predict`.
+    """
     vms = Decimal(0)
-    for group in spec.peers:
-        one = group.alternatives[0]
+    for one in (slot.places[0] for slot in slots(spec)) if places is None else places:
         price = book.vm(one.infra, one.accelerators, one.use_spot)
         if price is None:
             raise ValueError(f"{book.name} has no price of {one.accelerators} in {one.infra}")
-        vms += group.count * price.usd
+        vms += price.usd
     if p.egress_usd_per_epoch is None:
         raise ValueError("; ".join(p.unknown))
     tbs = spec.swarm.target_batch_size
@@ -261,10 +282,8 @@ def usd_of(spec: ExperimentSpec, p: Prediction, book: PriceBook) -> tuple[Value,
 def why(proposal: Proposal) -> str:
     """Say in one sentence what a proposal's granularity, its bottleneck and its egress mean."""
     parts: list[str] = []
-    if proposal.granularity is not None and proposal.doubling is not None:
-        parts.append(
-            f"granularity {proposal.granularity:.3g}: twice the peers would give {proposal.doubling:.3g} times the samples/s"
-        )
+    if proposal.more_peers is not None:
+        parts.append(words(proposal.more_peers))
     largest, transfer = proposal.prediction.bottleneck, proposal.transfer
     if largest is not None and largest.kind != transfer.kind:
         name = {"calculation": "calculation", "waiting": "waiting for peers", "work": "each VM's own work"}
@@ -418,7 +437,23 @@ def _proposal(
         time_s=Value(samples / p.sps.value, samples / p.sps.high, samples / p.sps.low),
         egress_share=egress / per_1m.value if per_1m.value else 0.0,
         transfer=Bottleneck(exchange.limit, exchange.where, exchange.seconds / epoch_s),
+        more_peers=None if p.granularity is None else _more_peers(searched, one, p.granularity.value),
     )
+
+
+def _more_peers(searched: _Searched, one: Found, granularity: float) -> MorePeers:
+    """What doubling a combination would give, by the search's figures, which are the predictor's values."""
+    space = searched.space
+    apart = any(count and not space.fits(k, k) for k, count in enumerate(one.counts))
+
+    def figures(times: int) -> Rate | None:
+        if times > 1 and apart:
+            return None  # two peers in one of these places have no figures, as for machines of one's own
+        found = space.figures(tuple(count * times for count in one.counts))
+        return Rate(found.sps, found.usd_per_1m)
+
+    overlaps = searched.spec.swarm.method.schedule.overlaps_rounds
+    return by_figures(granularity, sum(one.counts), most_peers(searched.spec), figures, overlaps=overlaps)
 
 
 def proposed_spec(spec: ExperimentSpec, kinds: Sequence[tuple[Kind, int]], number: int) -> ExperimentSpec:
@@ -478,7 +513,7 @@ def _alternatives(
 ) -> tuple[Alternative, ...]:
     """Systems in one place: a single VM of each accelerator by the predictor, and the paper's, with their sources."""
     found = [
-        _beside(f"{r.name} of the paper", r.sps, r.usd_per_h, r.clock, r.source, r.note, shown, goals)
+        _beside(f"{r.name} of the paper", r.name, r.sps, r.usd_per_h, r.clock, r.source, r.note, shown, goals)
         for r in references()
         if r.model == searched.spec.timed_as and _CENTRAL.get(r.name) == r.basis
     ]
@@ -497,12 +532,16 @@ def _alternatives(
             price = f"price book {book.name}, {'spot' if kind.use_spot else 'on demand'}"
             if is_own(kind.location):
                 price = "a machine of your own, for which nothing is billed"
-            found.append(_beside(name, p.sps.value, kind.usd_per_h, "predicted", source, price, shown, goals))
+            short = f"one {accelerators.removesuffix(':1')}"
+            found.append(
+                _beside(name, short, p.sps.value, kind.usd_per_h, "predicted", source, price, shown, goals)
+            )
     return tuple(sorted(found, key=lambda each: -each.sps))
 
 
 def _beside(
     name: str,
+    short: str,
     sps: float,
     usd_per_h: Decimal,
     clock: str,
@@ -517,6 +556,7 @@ def _beside(
         sps=sps,
         usd_per_h=usd_per_h,
         usd_per_1m=per_1m,
+        short=short,
         clock=clock,
         source=source,
         note=note,

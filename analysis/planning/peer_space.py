@@ -92,6 +92,11 @@ class PeerSpace:
         self._carried: dict[tuple[int, int, int], float] = {}
 
     @property
+    def inputs(self) -> Inputs:
+        """What the figures depend on besides the peers."""
+        return self._inputs
+
+    @property
     def kinds(self) -> int:
         """Number of kinds."""
         return len(self._all)

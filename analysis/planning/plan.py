@@ -11,6 +11,8 @@ from typing import Any
 from analysis.planning.budget import PlannedBudget, as_text, limits_of, planned_budget
 from analysis.planning.checkpoints import PlannedCheckpoints, planned_checkpoints
 from analysis.planning.ends import goal_notes, kept_notes
+from analysis.planning.more_peers import more_peers
+from analysis.planning.places import first_places, in_order
 from analysis.planning.predicted_cost import PredictedCost, cost_of
 from analysis.planning.prediction import Prediction, as_json, predict
 from analysis.planning.price_ages import OldPrice, old_prices, warnings_of
@@ -26,6 +28,7 @@ from experiments.emulation.scales import EmulationPlan
 from experiments.schema.models import ExperimentSpec, Resources, Task
 from experiments.schema.slots import Slot, slots
 from experiments.schema.trained_model import known_model
+from metrics.more_peers import MorePeers
 
 TOLERANCE = Decimal("0.1")
 """Accept VM prices up to this fraction above the plan (0.1 = 10 %)."""
@@ -141,6 +144,7 @@ class Plan:
     warnings: tuple[str, ...]
     prediction: Prediction  # of epochs at full scale; unknown figures are None, with the reason
     predicted_cost: PredictedCost
+    more_peers: MorePeers | None  # what doubling the peers would give; None: not predicted
     checkpoints: PlannedCheckpoints | None = None  # None: the experiment stores none
     network_tuning: str = "default"
     task: Mapping[str, Any] | None = None  # None: a model of models.csv
@@ -148,7 +152,8 @@ class Plan:
     def as_dict(self) -> dict[str, Any]:
         """Return plain JSON types, with dollars as strings and unknown as None.
 
-        `prediction`: the figures of `analysis.planning.prediction.as_json` and `predicted_cost.PredictedCost`.
+        `prediction`: the figures of `analysis.planning.prediction.as_json`, `predicted_cost.PredictedCost` and
+        `metrics.more_peers.MorePeers`.
         `ceilings`: dollars per hour above which a VM is not kept, by `place_key`.
         """
         shrunk = self.emulation
@@ -189,6 +194,7 @@ class Plan:
             "prediction": {
                 **as_json(self.prediction),
                 **self.predicted_cost.as_json(),
+                "more_peers": None if self.more_peers is None else self.more_peers.to_json(),
                 "unknown": [*self.prediction.unknown, *self.predicted_cost.unknown],
             },
             "warnings": list(self.warnings),
@@ -253,17 +259,12 @@ def plan_of(
     added to the plan's own. `today`: old prices are warned of; the paper's prices for an emulated run are old on
     purpose.
     """
-    remarks: dict[str, None] = {}  # each once, in order
-
-    def asked(location: str, accelerator: str, use_spot: bool) -> Quote:
-        found = (quote or book_quoter(book))(location, accelerator, use_spot)
-        if found.remark:
-            remarks[found.remark] = None
-        return found
-
+    asked = _each_once(quote or book_quoter(book))
     rented = TARGETS[on].rents
     peers = tuple(_peer(slot, asked, price_tolerance if rented else None) for slot in slots(spec))
-    notes = [*notes, *remarks]
+    first = first_places(spec, lambda place: asked(place).usd_per_h)
+    remarks = (asked(place).remark for slot in slots(spec) for place in slot.places)
+    notes = [*notes, *dict.fromkeys(remark for remark in remarks if remark)]
     usd_per_h = _sum(peer.first.expected_usd_per_h for peer in peers)
     unknown = sorted(
         {(p.location, p.accelerator, p.price_source) for s in peers for p in s.places if p.usd_per_h is None}
@@ -299,7 +300,7 @@ def plan_of(
     epochs = warmup_end - start_epoch + measured
     expected, raw = (emulation.study_epoch_s, emulation.epoch_s) if emulation else (None, None)
     duration_s = None if expected is None else expected * epochs
-    prediction = predict(spec, book, rented=rented, places=_first_places(spec, peers), epochs=measured)
+    prediction = predict(spec, book, rented=rented, places=first, epochs=measured)
     tbs, vms = spec.swarm.target_batch_size, _sum(peer.first.usd_per_h for peer in peers)
     vm_usd = None
     if usd_per_h is not None and duration_s is not None:
@@ -332,6 +333,7 @@ def plan_of(
         warnings=tuple(warnings_of(old, spec.prices, price_tolerance, rented=rented)),
         prediction=prediction,
         predicted_cost=cost_of(prediction, tbs, _samples(spec, tbs * epochs), vms),
+        more_peers=more_peers(spec, prediction, book, rented=rented, places=first, vm_usd_per_h=vms),
         checkpoints=planned_checkpoints(spec, book, duration_s, start_epoch),
         network_tuning=spec.network_tuning,
         task=None if spec.task is None else _task(spec, spec.task, emulation),
@@ -389,10 +391,23 @@ def ceiling(usd_per_h: Decimal | None, max_usd_per_h: Decimal | None, tolerance:
     return usd_per_h * (1 + tolerance) if usd_per_h else usd_per_h
 
 
-def _peer(slot: Slot, quote: Quoter, tolerance: Decimal | None) -> PlannedPeer:
+def _each_once(quote: Quoter) -> Callable[[Resources], Quote]:
+    """A quoter of places that asks `quote` once for each kind of VM at a place."""
+    known: dict[tuple[str, str, bool], Quote] = {}
+
+    def asked(place: Resources) -> Quote:
+        key = (place.infra, place.accelerators, place.use_spot)
+        if key not in known:
+            known[key] = quote(*key)
+        return known[key]
+
+    return asked
+
+
+def _peer(slot: Slot, asked: Callable[[Resources], Quote], tolerance: Decimal | None) -> PlannedPeer:
     places: list[PlannedPlace] = []
-    for requested in slot.places:
-        found = quote(requested.infra, requested.accelerators, requested.use_spot)
+    for requested in in_order(slot, lambda place: asked(place).usd_per_h):
+        found = asked(requested)
         places.append(
             PlannedPlace(
                 location=requested.infra,
@@ -409,8 +424,6 @@ def _peer(slot: Slot, quote: Quoter, tolerance: Decimal | None) -> PlannedPeer:
                 row_helps=found.row_helps,
             )
         )
-    if slot.replace.policy == "cheapest_place":
-        places.sort(key=lambda place: (place.usd_per_h is None, place.usd_per_h or 0))  # as the core does
     return PlannedPeer(slot.name, tuple(places), slot.replace.policy)
 
 
@@ -421,20 +434,6 @@ def _samples(spec: ExperimentSpec, planned: int) -> int:
         return planned
     tbs = spec.swarm.target_batch_size
     return min(planned, -(-until.samples // tbs) * tbs)
-
-
-def _first_places(spec: ExperimentSpec, peers: tuple[PlannedPeer, ...]) -> list[Resources]:
-    """Return the place of each slot's first VM, in the order of the slots."""
-    first = {peer.slot: peer.first for peer in peers}
-    return [
-        next(
-            requested
-            for requested in slot.places
-            if (requested.infra, requested.accelerators, requested.use_spot)
-            == (first[slot.name].location, first[slot.name].accelerator, first[slot.name].use_spot)
-        )
-        for slot in slots(spec)
-    ]
 
 
 def _most(amounts: Iterable[Decimal | None]) -> Decimal | None:

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from analysis.planning.advice import usd_of
+from analysis.planning.places import first_places
 from analysis.planning.prediction import Prediction, Value, predict
 from cloud.places import continent
 from cloud.prices.book import PriceBook
-from experiments.schema.models import ExperimentSpec, PeerGroup
+from experiments.schema.models import ExperimentSpec, PeerGroup, Resources
 from experiments.schema.slots import slots
 
 _PEERS = re.compile(r"(?P<change>[+-]\d{1,4})\s+(?P<group>\S+)")
@@ -61,19 +62,29 @@ def override_of(change: str, spec: ExperimentSpec) -> str:
 def compared(
     experiments: Mapping[str, tuple[ExperimentSpec, PriceBook]], *, rented: bool = False
 ) -> tuple[Changed, ...]:
-    """Predict each experiment with its price book, by change ("" is the experiment as it is)."""
+    """Predict each experiment with its price book, by change ("" is the experiment as it is).
+
+    VMs are in the places in which the plan requests them first, at the book's prices.
+    """
     found: list[Changed] = []
     for change, (spec, book) in experiments.items():
-        p = predict(spec, book, rented=rented)
+        prices = {row: book.vm(*row) for row in {_kind(p) for slot in slots(spec) for p in slot.places}}
+        usd_per_h = {row: None if price is None else price.usd for row, price in prices.items()}
+        places = first_places(spec, lambda place, usd_per_h=usd_per_h: usd_per_h[_kind(place)])
+        p = predict(spec, book, rented=rented, places=places)
         dollars: tuple[Value | None, Value | None] = (None, None)
         unknown = p.unknown
         if p.sps is not None:
             try:
-                dollars = usd_of(spec, p, book)
+                dollars = usd_of(spec, p, book, places)
             except ValueError as error:
                 unknown = tuple(dict.fromkeys((*unknown, str(error))))
         found.append(Changed(change, p, *dollars, unknown))
     return tuple(found)
+
+
+def _kind(place: Resources) -> tuple[str, str, bool]:
+    return place.infra, place.accelerators, place.use_spot
 
 
 def _group(name: str, spec: ExperimentSpec) -> PeerGroup:

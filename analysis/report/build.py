@@ -126,7 +126,7 @@ def _page(
                 "epochs",
                 "Calculation and communication",
                 "Mean over the peers of each hivemind epoch, at full scale. Granularity is calculation time / communication "
-                f"time.{content.samples_note(epochs, summary['target_batch_size'])}",
+                f"time.{content.more_peers_note(summary)}{content.samples_note(epochs, summary['target_batch_size'])}",
                 epochs,
                 figures.calc_comm(epochs),
                 table(content.epoch_table(epochs), "Hivemind epochs", text=["remarks"]),

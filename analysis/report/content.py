@@ -613,6 +613,12 @@ def traffic_note(rows: Sequence[Mapping[str, Any]]) -> str:
     return f" {SELF}" if any(row["src"] == row["dst"] for row in rows) else ""
 
 
+def more_peers_note(summary: Summary) -> str:
+    """Say what the granularity means for more peers; "" if none was measured."""
+    more = summary["more_peers"]
+    return "" if more is None else f" Of this run: {more['text']}."
+
+
 def samples_note(rows: Sequence[Mapping[str, Any]], target: int | None) -> str:
     """Explain epochs of more samples than the target batch size; "" if there is none."""
     if not target or all(row["samples"] <= target for row in rows):

@@ -33,6 +33,7 @@ from analysis.report.study.terms import terms
 from analysis.sources import opened
 from cloud.prices.book import PriceBook
 from cloud.prices.book import load as load_book
+from metrics.more_peers import LEAST_GAIN, MorePeers
 from metrics.readable import number, size, usd
 from metrics.store.database import StoreError
 from metrics.traffic import CLASS_WORDS
@@ -162,7 +163,12 @@ def page_html(
         if paper
         else "Every rate is by wall clock, every byte is billed by its destination."
     )
-    extra = [_unknown_section(runs, paper), _reference_section(runs, beside), _run_section(runs)]
+    extra = [
+        _more_peers_section(runs),
+        _unknown_section(runs, paper),
+        _reference_section(runs, beside),
+        _run_section(runs),
+    ]
     cards = [*headlines, *_cards(runs, not options)]
     sections = [*shown, *(e for e in extra if e)]
     text = " ".join(
@@ -319,6 +325,34 @@ def _cards(runs: Sequence[StudyRun], with_paper: bool) -> list[Card]:
             )
         )
     return cards
+
+
+def _more_peers_section(runs: Sequence[StudyRun]) -> Section | None:
+    known = [(run, run.more_peers) for run in runs if run.more_peers is not None]
+    if not known:
+        return None
+    rows = [
+        {
+            "run": run.name,
+            "peers": more.peers,
+            "granularity": number(more.granularity, 3),
+            "samples/s with twice the peers": "-" if more.factor is None else f"{more.factor:.2f} times",
+            "more stop paying at, peers": "unknown" if more.by == "unknown" else _stops(more),
+            "by": more.by,
+        }
+        for run, more in known
+    ]
+    lead = (
+        "Granularity g is mean calculation / mean communication. With twice the peers calculation takes half as long and, by the "
+        "paper's rule, a round as long as before: (g + 1) / (g / 2 + 1) times the samples/s. More stop paying where a doubling "
+        f"gives less than {100 * LEAST_GAIN:.0f} %: by the prediction of a run's plan, otherwise by the rule, which leaves "
+        "out that a round of many peers takes longer."
+    )
+    return Section("More peers", lead, html=table(rows, "What more peers would give", text=_TEXT))
+
+
+def _stops(more: MorePeers) -> str:
+    return f"more than {more.most}" if more.stops_at is None else str(more.stops_at)
 
 
 def _unknown_section(runs: Sequence[StudyRun], paper: bool) -> Section | None:

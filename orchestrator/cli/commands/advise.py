@@ -84,6 +84,13 @@ def _advise(
     write: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write each proposal as an experiment file.")
     ] = None,
+    report: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.html",
+            help="Write an HTML page with the proposals, their chart, machines in one place and this machine's own runs.",
+        ),
+    ] = None,
     overrides: Annotated[
         list[str] | None,
         typer.Option(
@@ -122,7 +129,7 @@ def _advise(
       "assumptions", "why", "file"}], "more", "unmet": null or {"goals", "excess", "nearest"}, "alternatives":
       [{"name", "sps", "usd_per_h", "usd_per_1m_samples", "clock", "faster_than", "cheaper_than", "meets_goals",
       "note", "source"}], "left_out": [{"code", "what", "detail"}], "search": {"requested", "combinations",
-      "evaluated", "ruled_out", "unfit", "not_searched", "complete"}}
+      "evaluated", "ruled_out", "unfit", "not_searched", "complete"}, "report" (only with --report): the page's path}
     --what-if: {"schema_version", "experiment", "samples", "what_if": [{"change" ("" as it is), "sps", "granularity",
       "usd_per_h", "usd_per_1m_samples", "time_to_samples_s", "unknown"}]}
     """
@@ -137,12 +144,14 @@ def _advise(
     spec = load(experiment, overrides or (), matrix or ())
     rented = TARGETS[on.value].rents
     if what_if:
-        if write is not None or goals != Goals():
-            raise UsageError("--what-if predicts single changes; leave out the goals and --write")
+        if write is not None or report is not None or goals != Goals():
+            raise UsageError("--what-if predicts single changes; leave out the goals, --write and --report")
         _compare(
             experiment, spec, what_if, overrides or (), matrix or (), samples, rented=rented, output=output
         )
         return
+    if report is not None and (report.is_dir() or not report.resolve().parent.is_dir()):
+        raise UsageError(f"{report}: not a file in an existing folder; use for example --report advice.html")
     if spec.swarm.plain:
         raise UsageError(
             f"{spec.name} trains a single peer without a swarm (swarm.plain); choose an experiment with several peers"
@@ -160,8 +169,9 @@ def _advise(
     except AdviceError as error:
         raise UsageError(str(error)) from error
     written = _write(write, advice) if write is not None else {}
-    typer.echo(advice_json(advice, written) if output == "json" else advice_text(advice), nl=False)
-    for path in written.values():
+    page = None if report is None else str(_page(report, advice, spec))
+    typer.echo(advice_json(advice, written, page) if output == "json" else advice_text(advice), nl=False)
+    for path in (*written.values(), *([page] if page else ())):
         say(f"wrote {path}")
     if advice.unmet is not None:
         raise typer.Exit(REFUSED)
@@ -321,14 +331,33 @@ def _compare(
     typer.echo(render(spec.name, samples, found), nl=False)
 
 
+def _page(path: Path, advice: Advice, spec: ExperimentSpec) -> Path:
+    """Write the page, with the runs of this machine's home that measured the experiment."""
+    from datetime import UTC, datetime
+
+    from analysis.compare.measured import measured_runs
+    from analysis.report.advice import build
+    from orchestrator.errors import UsageError
+    from orchestrator.home import home_folder, list_runs, run_folder
+
+    home = home_folder()
+    folders = [run_folder(home, run_id) for run_id in list_runs(home)]
+    measured = measured_runs(folders, spec.name, spec.trains, spec.swarm.target_batch_size)
+    try:
+        return build(advice, measured, path, datetime.now(UTC).date())
+    except OSError as error:
+        raise UsageError(
+            f"{error.filename or path}: cannot write the page ({error.strerror}); choose another file with --report"
+        ) from error
+
+
 def _parts(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def _write(folder: Path, advice: Advice) -> dict[str, str]:
     """Write each proposal as a file that `orch launch` takes, and return the paths by experiment name."""
-    import yaml
-
+    from analysis.planning.advice import yaml_of
     from experiments.parse.load import from_document, to_document
     from orchestrator.errors import UsageError
 
@@ -336,11 +365,10 @@ def _write(folder: Path, advice: Advice) -> dict[str, str]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for proposal in advice.proposals:
-            document = to_document(proposal.spec)
-            from_document(document)  # raises SpecError for what does not fit these peers
+            from_document(to_document(proposal.spec))  # raises SpecError for what does not fit these peers
             path = folder / f"{proposal.spec.name}.yaml"
             with path.open("x", encoding="utf-8") as file:
-                yaml.safe_dump(document, file, sort_keys=False, allow_unicode=True)
+                file.write(yaml_of(proposal.spec))
             written[proposal.spec.name] = str(path)
     except FileExistsError as error:
         raise UsageError(f"{error.filename} exists already; choose another folder with --write") from error

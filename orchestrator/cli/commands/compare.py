@@ -119,7 +119,9 @@ def _compare(
       "rented"|"rented, padded"|"logs"|"not emulated"|"unknown", "scales": {"bytes", "time",
       "samples"} or null, "evaluation" (held-out figures at the end): {name: value} or null,
       "predicted" (by its plan; [] if nothing was): [{"figure", "predicted": {"value", "low", "high"}, "measured",
-      "error" (predicted / measured - 1), "inside"}]}],
+      "error" (predicted / measured - 1), "inside"}], "more_peers" (null: no granularity): {"peers", "factor" (of samples/s
+      with twice the peers, by the paper's rule), "by": "prediction"|"rule"|"unknown", "stops_at" (peers), "most",
+      "predicted_factor", "predicted_usd_factor", "text"}}],
       "kendall_tau" (of sps, over the runs that count), "compared",
       "checks": [{"scope": "each"|"median"|"study", "experiment", "run_id", "figure", "low",
       "high", "found", "inside"}], "whole" (false: limits on medians and the study are not
@@ -204,6 +206,7 @@ def comparison_text(study: str | None, compared: Compared, form: Format, wide: b
     from analysis.report.study.expectations import expected_lines
     from analysis.report.study.held_out import evaluation_table, held_out_lines
     from analysis.report.study.options import GAIN_COLUMNS, gain_long_rows, gain_notes, gain_table
+    from metrics.more_peers import words as about
     from metrics.predicted import words
 
     if form in (Format.json, Format.yaml):
@@ -250,6 +253,8 @@ def comparison_text(study: str | None, compared: Compared, form: Format, wide: b
         lines += ["", _table_text(evaluated)]
     if predicted := [{"run": row.run_id, **words(pair)} for row in compared.rows for pair in row.predicted]:
         lines += ["", "Predicted before the runs:", _table_text(predicted)]
+    if more := [f"  {row.run_id}: {about(row.more_peers)}" for row in compared.rows if row.more_peers]:
+        lines += ["", "More peers:", *more]
     return "\n".join(lines) + "\n"
 
 

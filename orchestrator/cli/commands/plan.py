@@ -108,7 +108,9 @@ def _plan(
       "location", "bytes", "count", "usd", "restore_usd", "kept_usd"}, "prediction":
       {"sps": {"value", "low", "high"}, "granularity", "calc_s", "comm_s", "epoch_s", "egress_bytes_per_vm_epoch",
       "usd_per_h", "usd_per_1m_samples", "time_to_samples_s", "usd_to_samples" (all with 90 % intervals, null: unknown),
-      "samples", "egress": [{"src", "dst", "bytes_per_epoch", "usd_per_epoch"}], "bottleneck": {"kind", "where", "share"},
+      "more_peers": null or {"peers", "factor" (the paper's rule), "by", "stops_at", "most", "predicted_factor",
+      "predicted_usd_factor", "text"}, "samples", "egress": [{"src", "dst", "bytes_per_epoch", "usd_per_epoch"}],
+      "bottleneck": {"kind", "where", "share"},
       "assumptions": [{"name", "value", "source", "share", "share_of"}], "unknown": [why]}, "notes", "experiment_document",
       "experiment_sha256", "plan_sha256", ...}; docs/plan.md describes all keys.
     With --accuracy: {"schema_version", "pairs": [{"run_id", "experiment", "origin", "places", "method", "model", "figure",

@@ -38,7 +38,9 @@ def _report(
       "scales": {"bytes", "time", "samples"}, "host_contended", "host": {...} or null, "target_batch_size",
       "peers": [{"slot", "location", "vms", "preemptions"}], "epochs": {"warmup", "measured"},
       "sps": {"value", "low", "high", "n"}, "granularity": {same}, "granularity_of_means": {same},
-      "granularity_epochs": {"least", "median", "most", "n"} or null, "calc_s": {same},
+      "granularity_epochs": {"least", "median", "most", "n"} or null, "more_peers": {"peers", "factor" (of samples/s with
+        twice the peers, by the paper's rule), "by": "prediction"|"rule"|"unknown", "stops_at" (peers, where a doubling
+        gives less than 10 %), "most", "predicted_factor", "predicted_usd_factor", "text"} or null, "calc_s": {same},
       "comm_s": {same}, "overlapped_s": {same} or null, "epoch_s": {same}, "dropped_rounds",
       "egress": [{"src", "dst", "class", "bytes", "usd"}], "ingress_bytes",
       "cost": {"vm_usd", "egress_usd", "data_usd", "total_usd"}, "usd_per_1m_samples",

@@ -29,6 +29,8 @@ def prediction_lines(plan: Mapping[str, Any]) -> list[str]:
     here = plan["emulated"] and not TARGETS[plan["on"]].rents
     of = " of the real VMs, not of this machine" if here else ""
     lines = [f"  predicted{of}: {_with_interval(p['sps'])} samples/s{_granularity(p['granularity'])}"]
+    if more := p.get("more_peers"):
+        lines.append(f"    {more['text']}")
     took, unknown = p["time_to_samples_s"], "; ".join(p["unknown"])
     time = f"{duration(took['value'])} ({duration(took['low'])} to {duration(took['high'])}) for {p['samples']:,} samples"
     if p["usd_per_1m_samples"] is None:
@@ -74,8 +76,7 @@ def _shown(pair: Mapping[str, Any], key: str) -> str:
 def _granularity(g: Mapping[str, float] | None) -> str:
     if g is None:
         return ""
-    factor = (g["value"] + 1) / (g["value"] / 2 + 1)
-    return f"; granularity {_with_interval(g)}: twice the peers would give {factor:.2f} times the samples/s"
+    return f"; granularity {_with_interval(g)}"
 
 
 def _bottleneck(found: Mapping[str, Any]) -> str:

@@ -163,6 +163,7 @@ def summary_lines(summary: Mapping[str, Any], report: str | None) -> list[str]:
         )
     rows = [
         *((of.short or of.name, interval(known, of.unit)) for of, known in headlines(summary, "epoch_s")),
+        *([("more peers", more["text"])] if (more := summary.get("more_peers")) else []),
         ("epochs", f"{epochs.get('measured')} measured, {epochs.get('warmup')} warm-up excluded{lacking}"),
         ("dropped rounds", str(summary.get("dropped_rounds"))),
         ("cost", _cost_words(cost)),

@@ -82,7 +82,7 @@ def test_the_document_has_the_agreed_keys():
     (shown,) = document["rows"]
     assert list(shown) == [
         "experiment", "run_id", "published", "emulated", "replayed", "host_contended", "dropped_rounds", "attempts",
-        "target", "origin", "scales", "evaluation", "predicted",
+        "target", "origin", "scales", "evaluation", "predicted", "more_peers",
     ]  # fmt: skip
     for part in ("published", "emulated", "replayed"):
         assert tuple(shown[part]) == KEYS

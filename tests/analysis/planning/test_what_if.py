@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-import pytest
+from decimal import Decimal
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from analysis.planning.places import in_order
+from analysis.planning.plan import plan_of
 from analysis.planning.prediction import predict
 from analysis.planning.what_if import ChangeError, compared, override_of
 from cloud.prices.book import PriceBook, load
 from experiments.parse import load as load_spec
+from experiments.schema.models import Replace, Resources
+from experiments.schema.slots import Slot
 
 BOOK = load("study-2023-04")
 
@@ -78,3 +86,44 @@ def test_each_is_predicted_with_its_own_prices():
     assert unknown.prediction.sps is None
     assert unknown.usd_per_1m is None
     assert "not with swarm.batch_size 16" in unknown.unknown[0]
+
+
+@pytest.mark.parametrize("policy", ["next_place", "cheapest_place"])
+def test_places_are_those_of_the_plan(policy: str):
+    """The first place of the file is dearer: only `cheapest_place` begins with the other one."""
+    places = (
+        '[{infra: gcp/europe-west1/europe-west1-b, accelerators: "T4:1", use_spot: false}, '
+        '{infra: gcp/us-central1/us-central1-a, accelerators: "T4:1", use_spot: true}]'
+    )
+    change = f"peers.us.any_of={places}"
+    spec = load_spec(
+        "geo-b2", ["peers.us.resources=null", change, f"peers.us.replace.policy={policy}"], shipped=True
+    )
+    plan = plan_of(spec, BOOK, None)
+    (as_is,) = compared({"": (spec, BOOK)})
+    assert plan.prediction.sps is not None
+    assert as_is.prediction == plan.prediction
+    assert as_is.usd_per_h is not None
+    assert as_is.usd_per_h == plan.predicted_cost.usd_per_h
+    assert as_is.usd_per_1m == plan.predicted_cost.usd_per_1m_samples
+    cheapest = plan.peers[0].first.location == "gcp/us-central1/us-central1-a"
+    assert cheapest is (policy == "cheapest_place")
+
+
+@given(st.lists(st.one_of(st.none(), st.sampled_from(["0", "0.1", "0.2", "3"])), min_size=1, max_size=4))
+def test_the_cheapest_places_come_first_and_equal_ones_in_the_files_order(prices: list[str | None]):
+    by_zone = {
+        f"gcp/us-central1/us-central1-{zone}": price for zone, price in zip("abcf", prices, strict=False)
+    }
+    places = tuple(Resources(infra=zone, accelerators="T4:1", use_spot=True) for zone in by_zone)
+
+    def usd_per_h(place: Resources) -> Decimal | None:
+        price = by_zone[place.infra]
+        return None if price is None else Decimal(price)
+
+    slot = Slot("us-0", "us", places, Replace(policy="cheapest_place"))
+    found = in_order(slot, usd_per_h)
+    assert sorted(found, key=places.index) == list(places)
+    ranks = [(usd is None, usd or 0, places.index(place)) for place in found for usd in (usd_per_h(place),)]
+    assert ranks == sorted(ranks)
+    assert in_order(Slot("us-0", "us", places, Replace(policy="next_place")), usd_per_h) == places

@@ -226,7 +226,7 @@ def test_what_if_predicts_changes_beside_the_experiment(capsys: pytest.CaptureFi
         (("--what-if", "swarm.nothing=1"), "--what-if 'swarm.nothing=1': "),
         (("--what-if", "swarm.nothing=1"), "unknown key 'nothing'"),
         (("--what-if", "+99 eu"), "--what-if '+99 eu': "),
-        (("--what-if", "+1 eu", "--min-sps", "3"), "leave out the goals and --write"),
+        (("--what-if", "+1 eu", "--min-sps", "3"), "leave out the goals, --write and --report"),
     ],
 )
 def test_a_wrong_change_is_one_sentence(
@@ -256,3 +256,50 @@ def test_a_place_is_priced_as_the_file_prefers(
     assert run(["plan", str(file), "-o", "json"]) == 0
     planned = json.loads(capsys.readouterr().out)["prediction"]["usd_per_h"]
     assert proposal["usd_per_h"]["value"] == pytest.approx(planned["value"], rel=1e-4)
+
+
+def test_the_page_is_beside_the_text_and_named_in_json(capsys: pytest.CaptureFixture[str], tmp_path: Path):
+    page = tmp_path / "advice.html"
+    few = ("geo-c8-nlp", "--peers", "2..3", "--max-per-place", "1")
+    found = as_json(capsys, *few, "--report", str(page))
+    assert found.pop("report") == str(page)
+    assert found == as_json(capsys, *few)
+    html = page.read_text()
+    assert "<h1>Advice: geo-c8-nlp</h1>" in html
+    assert "No run of this experiment or of its proposals has a measured epoch here." in html
+    assert page.with_name("advice_files").is_dir()
+    out, err = advise(capsys, *few, "--report", str(page))
+    assert err == f"wrote {page}\n"
+    assert out == advise(capsys, *few)[0]
+
+
+def test_a_page_is_written_although_no_goal_is_met(capsys: pytest.CaptureFixture[str], tmp_path: Path):
+    page = tmp_path / "unmet.html"
+    arguments = ("geo-c8-nlp", "--peers", "2", "--max-per-place", "1", "--min-sps", "10000")
+    assert as_json(capsys, *arguments, "--report", str(page), code=3)["report"] == str(page)
+    assert "No combination meets --min-sps 10000; the nearest is" in page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--report", "."), ".: not a file in an existing folder; use for example --report advice.html"),
+        (("--report", "no/such/folder/x.html"), "not a file in an existing folder"),
+        (("--report", "x.html", "--what-if", "+1 eu"), "leave out the goals, --write and --report"),
+    ],
+)
+def test_a_page_that_cannot_be_written(
+    arguments: tuple[str, ...], sentence: str, capsys: pytest.CaptureFixture[str]
+):
+    out, err = advise(capsys, "geo-c8-nlp", *arguments, code=2)
+    assert out == ""
+    assert sentence in err
+    assert len(err.strip().splitlines()) == 1
+
+
+def test_files_of_the_page_that_cannot_be_written(capsys: pytest.CaptureFixture[str], tmp_path: Path):
+    (tmp_path / "x_files").write_text("a file")
+    page = tmp_path / "x.html"
+    _, err = advise(capsys, "geo-c8-nlp", "--peers", "2", "--report", str(page), code=2)
+    assert "cannot write the page" in err
+    assert not page.exists()

@@ -28,17 +28,22 @@ def test_prices_add_up_and_the_duration_follows_from_the_epochs():
 def test_prediction_is_shown_with_its_interval_and_its_meaning():
     spec = load("geo-c8", ["measure.warmup_epochs=1", "measure.epochs=2"])
     plan = plan_of(spec, BOOK, resolve_emulation(spec, 2)).as_dict()
-    rate, dollars, parts = prediction_lines(plan)
+    rate, more, dollars, parts = prediction_lines(plan)
     # by hand: granularity 5.52 -> (5.52 + 1) / (5.52 / 2 + 1) = 1.734
     assert rate.startswith(
         "  predicted of the real VMs, not of this machine: 241 [232, 247] samples/s; granularity 5.52"
     )
-    assert rate.endswith("twice the peers would give 1.73 times the samples/s")
+    assert more.startswith(
+        "    granularity 5.52: twice the peers would give 1.73 times the samples/s by the paper's rule; by prediction 1.65 times"
+    )
+    assert more.endswith(
+        "; more stop paying at 24 peers, where a doubling gives less than 10 % (by prediction)"
+    )
     assert " per 1M samples, " in dollars
     assert dollars.endswith(" for 98,304 samples")
     assert "most of an epoch: calculation" in parts
     assert "from slow spells" in parts
-    assert all(line in plan_lines(plan) for line in (rate, dollars, parts))
+    assert all(line in plan_lines(plan) for line in (rate, more, dollars, parts))
 
 
 def test_what_limits_the_exchange_is_named():
@@ -61,8 +66,9 @@ def test_prediction_without_a_price_says_which_row_is_missing():
     spec = load("geo-b2")
     empty = type(BOOK).from_text(BOOK.text.splitlines()[0] + "\n", "empty.csv")
     lines = prediction_lines(plan_of(spec, empty, resolve_emulation(spec, 2)).as_dict())
-    assert "for 98,304 samples; dollars are unknown: empty.csv has no price of egress" in lines[1]
-    assert lines[1].endswith("; a VM has no price")
+    assert "; by prediction 1.96 times; more stop paying at " in lines[1]  # without dollars
+    assert "for 98,304 samples; dollars are unknown: empty.csv has no price of egress" in lines[2]
+    assert lines[2].endswith("; a VM has no price")
 
 
 def test_plan_of_an_older_version_has_no_prediction():
