@@ -10,6 +10,8 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from cloud.storage.npy import read_npy
+
 Kind = Literal["bytes", "text", "number", "image", "array"]
 """Kinds of values: bytes; str; int or float; PIL.Image.Image; numpy.ndarray."""
 
@@ -115,7 +117,7 @@ CODECS = {
         Codec("json", "number", lambda number: json.dumps(number).encode(), json.loads),
         Codec("pixels", "image", _encode_pixels, _decode_pixels),
         Codec("png", "image", _encode_png, _decode_png),
-        Codec("npy", "array", _encode_array, lambda data: np.load(io.BytesIO(data), allow_pickle=False)),
+        Codec("npy", "array", _encode_array, read_npy),
     )
 }
 """All codecs by name."""
