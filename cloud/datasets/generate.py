@@ -63,8 +63,8 @@ def generate(
     """Return a data set with `train` training samples and `heldout` (an eighth as many) held-out ones.
 
     stdlib has all its texts instead, of at most `chunk_bytes`, and pages all pages; `vocabulary` is that of the tokenizer
-    that belongs to them (`stdlib.train_tokenizer`). `sizes`: of photos; `sound`: the form of speech. Raises DataSourceError, also from the records, if this machine lacks something, and
-    KeyError for another name.
+    that belongs to them (`stdlib.train_tokenizer`). `sizes`: of photos; `sound`: the form of speech. Raises
+    DataSourceError, also from the records, if this machine lacks something, and KeyError for another name.
     """
     heldout = heldout_of(train) if heldout is None else heldout
     if dataset == "glyphs":

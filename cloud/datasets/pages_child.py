@@ -2,7 +2,7 @@
 
 Writes to stdout, for each page, its name, a line feed, its number of bytes (4, little-endian) and the page. A module that
 cannot be imported has none. A process of its own, because it imports all these modules. LIBRARY, the folder of the standard
-library, becomes `lib` in the pages, the path of this Python `python`, and addresses in memory 0x0.
+library, becomes `lib` in the pages, the path of this Python `python`, and addresses in memory 0.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterator
 from types import ModuleType
 
-_ADDRESS = re.compile(r"\b0x[0-9a-f]{6,}\b")
+_ADDRESS = re.compile(r"\b(0x|handle )[0-9a-f]{6,}\b")  # ctypes' handles are addresses too
 
 
 def main(library: str) -> int:
@@ -32,7 +32,7 @@ def main(library: str) -> int:
         for title, thing in _documented(name, module):
             page = html.page(title, html.document(thing, title))
             page = page.replace(library, "lib").replace(sys.executable, "python")
-            data = _ADDRESS.sub("0x0", page).encode("utf-8", "replace")
+            data = _ADDRESS.sub(r"\g<1>0", page).encode("utf-8", "replace")
             out.write(title.encode() + b"\n" + len(data).to_bytes(4, "little") + data)
     out.close()
     return 0

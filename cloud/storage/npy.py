@@ -26,10 +26,8 @@ def read_npy(data: bytes) -> Any:
             (2, 0): np.lib.format.read_array_header_2_0,
         }.get(version)
         if read_header is None:
-            raise ValueError(f"its format {version[0]}.{version[1]} is not 1.0 or 2.0")
+            raise ValueError(f"format {version[0]}.{version[1]} is not 1.0 or 2.0")
         shape, _, dtype = read_header(file)
-    except ValueError:
-        raise
     except Exception as error:  # numpy parses the header as Python's literals and raises what that raises
         raise ValueError(f"its header cannot be read ({error})") from error
     if dtype.hasobject:
