@@ -14,7 +14,7 @@ from pathlib import Path
 from platform import python_version
 from typing import Any
 
-from cloud.datasets.stdlib import HELD_OUT_SHARE, source_files
+from cloud.datasets import stdlib
 from cloud.storage.errors import DataSourceError
 from cloud.storage.shards import Record, fraction_of, safe_key, split_of
 
@@ -38,7 +38,7 @@ _SKIPPED = frozenset(
 def module_names() -> tuple[str, ...]:
     """Return the modules whose pages are made, sorted: those of `stdlib.source_files` that can be imported safely."""
     found: list[str] = []
-    for file, _ in source_files():
+    for file, _ in stdlib.source_files():
         parts = file.removesuffix(".py").split("/")
         parts = parts[:-1] if parts[-1] == "__init__" else parts
         name = ".".join(parts)
@@ -92,7 +92,7 @@ def _read(data: bytes, modules: Sequence[str]) -> Iterator[tuple[str, str, bytes
 
 
 def page_records(
-    *, heldout: float = HELD_OUT_SHARE, seed: int = 0, modules: Iterable[str] | None = None
+    *, heldout: float = stdlib.HELD_OUT_SHARE, seed: int = 0, modules: Iterable[str] | None = None
 ) -> Iterator[Record]:
     """Yield the pages as samples with the member `html`, ordered by a hash of their keys and `seed`.
 
