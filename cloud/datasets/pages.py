@@ -52,7 +52,8 @@ def make_pages(modules: tuple[str, ...]) -> tuple[tuple[str, str, bytes], ...]:
     """Return (module, name, page) of each module that can be imported, and of its public classes.
 
     The pages depend on Python's version and on which of its optional modules it was built with. The modules are imported
-    in a process of its own, which sees no environment variable and no installed package. Raises DataSourceError.
+    in a process of its own, which sees none of this one's environment variables and no installed package. Raises
+    DataSourceError.
     """
     # pydoc prints the values of modules: without this environment, those of os.environ would be among them.
     environment = {"PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8", "TZ": "UTC", "HOME": "/"}
