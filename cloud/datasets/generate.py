@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from cloud.datasets import stdlib
+from cloud.datasets.photos import OPENIMAGES
+from cloud.datasets.speech import WAV
 from cloud.storage.shards import Record
 
 STDLIB = "stdlib"
+PAGES = "pages"
 _HELDOUT_PART = 8  # an eighth as many samples as the training samples are held out
 
 
@@ -26,6 +29,8 @@ SIZES: Mapping[str, Size] = {
     STDLIB: Size(None, 512),
     "photos": Size(16, 64),
     "speech": Size(16, 256),
+    PAGES: Size(None, 64),
+    "power": Size(16, 64),
 }
 """The data sets of `generate`. The digits (cloud/storage/digits.py) have shards of an older form."""
 
@@ -52,12 +57,14 @@ def generate(
     seed: int = 0,
     chunk_bytes: int = stdlib.CHUNK_BYTES,
     vocabulary: int = stdlib.VOCABULARY,
+    sizes: str = OPENIMAGES,
+    sound: str = WAV,
 ) -> Generated:
     """Return a data set with `train` training samples and `heldout` (an eighth as many) held-out ones.
 
-    stdlib has all its texts instead, of at most `chunk_bytes`; `vocabulary` is that of the tokenizer that belongs to it
-    (`stdlib.train_tokenizer`). Raises DataSourceError, also from the records, if this machine lacks something, and
-    KeyError for another name.
+    stdlib has all its texts instead, of at most `chunk_bytes`, and pages all pages; `vocabulary` is that of the tokenizer
+    that belongs to them (`stdlib.train_tokenizer`). `sizes`: of photos; `sound`: the form of speech. Raises
+    DataSourceError, also from the records, if this machine lacks something, and KeyError for another name.
     """
     heldout = heldout_of(train) if heldout is None else heldout
     if dataset == "glyphs":
@@ -67,14 +74,25 @@ def generate(
     if dataset == "photos":
         from cloud.datasets.photos import photo_records, photos_made
 
-        return Generated(photo_records(train, heldout, seed=seed), photos_made(train, heldout, seed))
+        return Generated(
+            photo_records(train, heldout, seed=seed, sizes=sizes), photos_made(train, heldout, seed, sizes)
+        )
     if dataset == "speech":
         from cloud.datasets.speech import find_synthesiser, speech_made, speech_records
 
         synthesiser = find_synthesiser()
-        records = speech_records(train, heldout, seed=seed, synthesiser=synthesiser)
-        return Generated(records, speech_made(train, heldout, seed, synthesiser), note=synthesiser.reason)
+        records = speech_records(train, heldout, seed=seed, synthesiser=synthesiser, sound=sound)
+        made = speech_made(train, heldout, seed, synthesiser, sound)
+        return Generated(records, made, note=synthesiser.reason)
     if dataset == STDLIB:
         made = stdlib.stdlib_made(chunk_bytes, stdlib.HELD_OUT_SHARE, vocabulary, seed)
         return Generated(stdlib.stdlib_records(chunk_bytes=chunk_bytes, seed=seed), made)
+    if dataset == PAGES:
+        from cloud.datasets.pages import page_records, pages_made
+
+        return Generated(page_records(seed=seed), pages_made(stdlib.HELD_OUT_SHARE, vocabulary, seed))
+    if dataset == "power":
+        from cloud.datasets.power import power_made, power_records
+
+        return Generated(power_records(train, heldout, seed=seed), power_made(train, heldout, seed))
     raise KeyError(dataset)

@@ -25,8 +25,8 @@ def store_in_shards(
 ) -> Index:
     """Store a data set of `generate` as `shards` training shards and one held-out shard.
 
-    Shards have the usual number of samples of the data set. The texts of stdlib, whose number depends on Python's
-    version, are distributed evenly. Raises DataSourceError, also if there are fewer texts than shards, and
+    Shards have the usual number of samples of the data set. The texts of stdlib and the pages, whose number depends on
+    Python's version, are distributed evenly. Raises DataSourceError, also if there are fewer texts than shards, and
     StorageError.
     """
     usual = SIZES[dataset]

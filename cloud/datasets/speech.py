@@ -22,6 +22,10 @@ HELDOUT_VOICES = ("en-us+f3", "en-us+m3")
 """Never used for training."""
 
 TONES = "tones"
+WAV = "wav"
+SOUNDS = (WAV, "flac", "mp3")
+"""Forms in which sounds can be stored."""
+
 _SPEEDS = (130, 160, 190)  # words per minute
 _MOST_WORDS = 5
 _CHILD = Path(__file__).with_name("espeak_child.py")
@@ -56,26 +60,34 @@ def find_synthesiser() -> Synthesiser:
 
 
 def speech_records(
-    train: int, heldout: int, *, seed: int = 0, synthesiser: Synthesiser | None = None
+    train: int, heldout: int, *, seed: int = 0, synthesiser: Synthesiser | None = None, sound: str = WAV
 ) -> Iterator[Record]:
     """Yield `train` and then `heldout` samples with the members `wav` (16 bits, one channel) and `txt`.
 
-    A transcript is one to five digits as words. Held-out samples have voices that training samples do not have. A
-    sample depends on the seed, its split, its number and the synthesiser only. Raises DataSourceError if the
-    synthesiser fails.
+    `sound`: one of SOUNDS, the form and extension of the first member. A transcript is one to five digits as words.
+    Held-out samples have voices that training samples do not have. A sample depends on the seed, its split, its number,
+    the synthesiser and the form only. Raises DataSourceError if the synthesiser fails, or if soundfile, which writes flac
+    and mp3, cannot be imported.
     """
+    if sound != WAV:
+        _soundfile()
     chosen = synthesiser or find_synthesiser()
     for split, count, voices in ((TRAIN, train, TRAIN_VOICES), (HELDOUT, heldout, HELDOUT_VOICES)):
         if not count:
             continue
         rate, sounds = _inventory(chosen, voices)
         for number in range(count):
-            yield _record(split, number, rate, sounds, seed)
+            yield _record(split, number, rate, sounds, seed, sound)
 
 
-def speech_made(train: int, heldout: int, seed: int, synthesiser: Synthesiser) -> dict[str, Any]:
-    """Describe what the bytes of the data set depend on."""
+def speech_made(
+    train: int, heldout: int, seed: int, synthesiser: Synthesiser, sound: str = WAV
+) -> dict[str, Any]:
+    """Describe what the bytes of the data set depend on. Raises DataSourceError as `speech_records`."""
+    # Sets of before there were other forms stay the same data set.
+    form = {} if sound == WAV else {"sound": sound, "libsndfile": _soundfile().__libsndfile_version__}
     return {
+        **form,
         "dataset": "speech",
         "train": train,
         "heldout": heldout,
@@ -156,7 +168,7 @@ def _tones(shift: float) -> list[Any]:
     ]
 
 
-def _record(split: str, number: int, rate: int, sounds: list[list[Any]], seed: int) -> Record:
+def _record(split: str, number: int, rate: int, sounds: list[list[Any]], seed: int, form: str) -> Record:
     import numpy as np
 
     rng = np.random.default_rng((seed, 0 if split == TRAIN else 1, number))
@@ -168,12 +180,30 @@ def _record(split: str, number: int, rate: int, sounds: list[list[Any]], seed: i
     pieces.append(np.zeros(int(0.1 * rate), np.float32))
     sound = np.concatenate(pieces) * rng.uniform(0.4, 1.0)
     sound = sound + rng.normal(0, 10 ** rng.uniform(-4, -2), len(sound))
-    target = io.BytesIO()
-    with wave.open(target, "wb") as file:
-        file.setnchannels(1)
-        file.setsampwidth(2)
-        file.setframerate(rate)
-        file.writeframes(np.rint(np.clip(sound, -1, 1) * 32767).astype("<i2").tobytes())
+    data = _encoded(np.rint(np.clip(sound, -1, 1) * 32767).astype("<i2"), rate, form)
     key = f"{number:08d}" if split == TRAIN else f"heldout-{number:08d}"
     text = " ".join(WORDS[digit] for digit in digits)
-    return Record(key, {"wav": target.getvalue(), "txt": text.encode()}, split)
+    return Record(key, {form: data, "txt": text.encode()}, split)
+
+
+def _encoded(samples: Any, rate: int, form: str) -> bytes:
+    target = io.BytesIO()
+    if form == WAV:
+        with wave.open(target, "wb") as file:
+            file.setnchannels(1)
+            file.setsampwidth(2)
+            file.setframerate(rate)
+            file.writeframes(samples.tobytes())
+    else:
+        _soundfile().write(target, samples, rate, format=form.upper())
+    return target.getvalue()
+
+
+def _soundfile() -> Any:
+    try:
+        import soundfile
+    except (ImportError, OSError) as error:  # OSError: its shared library is missing
+        raise DataSourceError(
+            f"flac and mp3 are written with soundfile, which cannot be imported ({error}); run `pip install soundfile`"
+        ) from error
+    return soundfile

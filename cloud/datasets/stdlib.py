@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sysconfig
 import tokenize
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import version
 from pathlib import Path
 from platform import python_version
@@ -127,17 +127,22 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int = VOCABULARY) -> bytes
     return tokenizer.to_str(pretty=True).encode("utf-8")
 
 
-class TrainTexts:
-    """Passes records through and keeps the texts of those that are not held out."""
+def text_member(record: Record) -> str:
+    """The text of a sample with the member `txt`."""
+    return record.members["txt"].decode("utf-8")
 
-    def __init__(self, records: Iterable[Record]) -> None:
-        self._records = records
+
+class TrainTexts:
+    """Passes records through and keeps the texts of those that are not held out; `text` takes it out of a record."""
+
+    def __init__(self, records: Iterable[Record], text: Callable[[Record], str] = text_member) -> None:
+        self._records, self._text = records, text
         self.texts: list[str] = []
 
     def __iter__(self) -> Iterator[Record]:
         for record in self._records:
             if record.split != HELDOUT:
-                self.texts.append(record.members["txt"].decode("utf-8"))
+                self.texts.append(self._text(record))
             yield record
 
 

@@ -13,6 +13,7 @@ from typing import Any, BinaryIO
 
 from cloud.datasets.in_order import in_order
 from cloud.storage.errors import KeyMissingError, ShardError
+from cloud.storage.npy import read_npy
 from cloud.storage.opener import ShardOpener
 from cloud.storage.publish import Index
 from cloud.storage.samples import read_shard
@@ -126,6 +127,8 @@ def bad_member(extension: str, data: bytes, classes: int | None = None) -> str:
             label = int(data)
             if label < 0 or (classes is not None and label >= classes):
                 return f"is label {label}, out of range" + (f" 0 to {classes - 1}" if classes else "")
+        elif kind == "npy":
+            read_npy(data)
         elif kind in SOUNDS:
             _decode_sound(kind, data)
     except UnicodeDecodeError as error:

@@ -10,12 +10,15 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from cloud.storage.npy import read_npy
+
 Kind = Literal["bytes", "text", "number", "image", "array"]
 """Kinds of values: bytes; str; int or float; PIL.Image.Image; numpy.ndarray."""
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 _PNG_MODES = ("1", "L", "LA", "RGB", "RGBA", "I;16")  # those that a PNG holds without loss
+_WEBP_SIDE = 16_383  # pixels that libwebp takes
 
 
 def is_kind(kind: Kind, value: Any) -> bool:
@@ -61,12 +64,27 @@ def _encode_png(image: Any) -> bytes:
     return file.getvalue()
 
 
-def _decode_png(data: bytes) -> Any:
+def _decode_file(data: bytes) -> Any:
     from PIL import Image
 
     with Image.open(io.BytesIO(data)) as image:
         image.load()
         return image
+
+
+def _encode_webp(image: Any) -> bytes:
+    if image.mode != "RGB":  # an image without colours, or with an alpha of 255 only, is read as RGB
+        raise ValueError(
+            f"codec webp cannot hold an image of mode {image.mode} without loss; use pixels, or convert it to RGB"
+        )
+    if max(image.size) > _WEBP_SIDE:
+        raise ValueError(
+            f"codec webp cannot hold an image of {image.size[0]} x {image.size[1]} pixels, only sides up to {_WEBP_SIDE}; "
+            "use pixels or png"
+        )
+    file = io.BytesIO()
+    image.save(file, "webp", lossless=True, method=0)
+    return file.getvalue()
 
 
 def _encode_pixels(image: Any) -> bytes:
@@ -114,8 +132,9 @@ CODECS = {
         ),
         Codec("json", "number", lambda number: json.dumps(number).encode(), json.loads),
         Codec("pixels", "image", _encode_pixels, _decode_pixels),
-        Codec("png", "image", _encode_png, _decode_png),
-        Codec("npy", "array", _encode_array, lambda data: np.load(io.BytesIO(data), allow_pickle=False)),
+        Codec("png", "image", _encode_png, _decode_file),
+        Codec("webp", "image", _encode_webp, _decode_file),
+        Codec("npy", "array", _encode_array, read_npy),
     )
 }
 """All codecs by name."""

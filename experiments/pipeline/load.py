@@ -18,11 +18,15 @@ BUILT_IN = {
     "digits": f"{_HERE}.digits:pipeline",
     "imagenet": f"{_HERE}.imagenet:pipeline",
     "imagenet-heldout": f"{_HERE}.imagenet:heldout_pipeline",
+    "imagenet-resize": f"{_HERE}.imagenet_resize:pipeline",
     "images": f"{_HERE}.images:pipeline",
     "images-heldout": f"{_HERE}.images:heldout_pipeline",
     "text-lm": f"{_HERE}.text:lm_pipeline",
     "text-mlm": f"{_HERE}.text:mlm_pipeline",
+    "text": f"{_HERE}.page_text:pipeline",
     "speech": f"{_HERE}.speech:pipeline",
+    "speech-mel": f"{_HERE}.speech_mel:pipeline",
+    "power": f"{_HERE}.power:pipeline",
 }
 """Import paths of the functions that build the built-in pipelines."""
 

@@ -12,6 +12,7 @@ from functools import cache
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from platform import python_version
 from typing import Any
 
 from experiments.pipeline.codecs import CODECS, DEFAULT_CODEC, KINDS, Kind
@@ -37,7 +38,9 @@ class Op:
     parameters: Mapping[str, Any] = dataclass_field(default_factory=dict)  # JSON types
     random: bool = False
     codec: str = ""  # of the output; "": the default codec of its kind
-    libraries: tuple[str, ...] = ()  # distributions whose version determines the output
+    libraries: tuple[
+        str, ...
+    ] = ()  # distributions whose version determines the output; "python": Python itself
     into: str = ""  # field of the result; "": `field`
     files: Mapping[str, str] = dataclass_field(
         default_factory=dict
@@ -135,6 +138,8 @@ def _source(call: str) -> str:
 
 
 def _version(op: str, library: str) -> str:
+    if library == "python":
+        return python_version()
     try:
         return version(library)
     except PackageNotFoundError as error:

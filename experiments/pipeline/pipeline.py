@@ -104,11 +104,14 @@ class Pipeline:
     def fingerprint(self, ops: int | None = None) -> str:
         """SHA-256 (hex) of what determines the values after the first `ops` operations (None: all), apart from the data
         and the seed. Raises PipelineError."""
-        declared = {
+        return sha256(json.dumps(self.declaration(ops), sort_keys=True).encode()).hexdigest()
+
+    def declaration(self, ops: int | None = None) -> dict[str, Any]:
+        """What `fingerprint` is the hash of, in JSON types: fields, and `Op.identity` of each. Raises PipelineError."""
+        return {
             "fields": {name: list(extensions) for name, extensions in self.fields.items()},
             "ops": [op.identity() for op in self.ops[:ops]],
         }
-        return sha256(json.dumps(declared, sort_keys=True).encode()).hexdigest()
 
 
 def apply(op: Op, value: Any, randomness: Randomness) -> Any:

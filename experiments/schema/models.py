@@ -188,7 +188,7 @@ class Data(_Section):
     cache_gb: float = Field(
         default=1.0, ge=0, le=10_000, description="Disk space that a peer may use as a cache, in 1e9 bytes."
     )
-    dataset: Literal["digits", "glyphs", "stdlib", "photos", "speech"] = Field(
+    dataset: Literal["digits", "glyphs", "stdlib", "photos", "speech", "pages", "power"] = Field(
         default=DIGITS,
         description="Data set that the embedded store holds, one of those that `orch data make` creates. A task must be able "
         "to read it; a `model` is emulated with digits.",

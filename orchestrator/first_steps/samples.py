@@ -76,7 +76,7 @@ def first_shard(pattern: str) -> str:
 
 
 def _first(dataset: str, most: Mapping[str, int], seed: int) -> Iterator[Record]:
-    """The first records of each split, at most `most` of them. stdlib has more."""
+    """The first records of each split, at most `most` of them. stdlib and pages have more."""
     left = dict(most)
     for record in generate(dataset, most[TRAIN], most[HELDOUT], seed=seed).records:
         if left[record.split]:

@@ -20,6 +20,11 @@ RATE = 16_000
 
 # Samples: windows of 25 ms, 100 frames a second (Radford et al., arXiv:2212.04356, section 2.2).
 _WINDOW, _HOP = 400, 160
+_MP3_HEAD_BYTES = 4096
+_MP3_LENGTHS = (
+    b"Xing",
+    b"Info",
+)  # names of the header that has the length; without it libsndfile estimates one
 _SLACK = RATE // 10  # samples of silence that encoders of mp3 and ogg may append
 
 
@@ -75,7 +80,8 @@ def pipeline(tokenizer: str, length: int, bins: int = 80, frames: int = 3000) ->
 def decode_audio(data: bytes) -> np.ndarray:
     """Decode wav, flac, mp3 or ogg to float32[samples] at 16 kHz, channels averaged. Raises BadValueError, PipelineError.
 
-    Other rates are resampled with a polyphase filter (scipy.signal.resample_poly).
+    Other rates are resampled with a polyphase filter (scipy.signal.resample_poly). An mp3 whose end is missing, which
+    libsndfile reads as a shorter sound, is refused if its header has its length.
     """
     try:
         import soundfile
@@ -86,18 +92,30 @@ def decode_audio(data: bytes) -> np.ndarray:
     from scipy.signal import resample_poly
 
     try:
-        channels, rate = soundfile.read(io.BytesIO(data), dtype="float32", always_2d=True)
+        with soundfile.SoundFile(io.BytesIO(data)) as file:
+            rate, promised = file.samplerate, file.frames
+            channels = file.read(dtype="float32", always_2d=True)
     except soundfile.LibsndfileError as error:
         raise BadValueError(f"the audio cannot be decoded ({error.error_string})") from error
     audio = channels.mean(axis=1)
     if not len(audio):
         raise BadValueError("the audio is empty")
+    if len(audio) < promised and any(name in data[:_MP3_HEAD_BYTES] for name in _MP3_LENGTHS):
+        raise BadValueError(
+            f"the audio lasts {len(audio) / rate:.2f} s, but its header says {promised / rate:.2f} s: its end is missing"
+        )
     if not np.isfinite(audio).all():
         raise BadValueError("the audio has samples that are no finite numbers")
     if rate != RATE:
         common = math.gcd(rate, RATE)
         audio = resample_poly(audio, RATE // common, rate // common)
     return audio.astype(np.float32)
+
+
+def decode_wave(data: bytes) -> np.ndarray:
+    """Decode as `decode_audio`, to int16[samples] at 16 kHz. Raises BadValueError, PipelineError."""
+    levels = np.rint(decode_audio(data).astype(np.float64) * 32768)
+    return np.clip(levels, -32768, 32767).astype(np.int16)
 
 
 def log_mel(audio: np.ndarray, bins: int, frames: int) -> np.ndarray:

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import io
 import json
+import re
+import sys
+import sysconfig
 import wave
+from hashlib import sha256
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
 import pytest
+import soundfile
 from PIL import Image
 
-from cloud.datasets import glyphs, photos, speech, stdlib
+from cloud.datasets import glyphs, pages, photos, power, speech, stdlib
 from cloud.datasets.in_order import in_order
 from cloud.storage.errors import DataSourceError
 from cloud.storage.shards import HELDOUT, TRAIN
@@ -24,9 +30,13 @@ TONES = speech.Synthesiser(speech.TONES)
     [
         lambda seed: glyphs.glyph_records(70, 20, seed=seed),
         lambda seed: photos.photo_records(3, 2, seed=seed),
+        lambda seed: photos.photo_records(3, 2, seed=seed, sizes="imagenet"),
         lambda seed: speech.speech_records(20, 5, seed=seed, synthesiser=TONES),
+        lambda seed: speech.speech_records(20, 5, seed=seed, synthesiser=TONES, sound="flac"),
+        lambda seed: speech.speech_records(20, 5, seed=seed, synthesiser=TONES, sound="mp3"),
+        lambda seed: power.power_records(3, 2, seed=seed),
     ],
-    ids=["glyphs", "photos", "speech"],
+    ids=["glyphs", "photos", "photos-imagenet", "speech", "speech-flac", "speech-mp3", "power"],
 )
 def test_the_same_seed_gives_the_same_samples_and_another_others(make):
     one, same, other = list(make(1)), list(make(1)), list(make(2))
@@ -59,6 +69,107 @@ def test_photos_have_the_sizes_of_openimages():
             image.load()
             assert sorted(image.size) == [768, 1024]
             assert (image.size[0] < image.size[1]) == bool(int(record.members["cls"]) % 2)
+
+
+def test_photos_can_have_the_sizes_of_imagenet():
+    made = list(photos.photo_records(24, 8, sizes="imagenet"))
+    sizes = np.array([len(r.members["jpg"]) for r in made])
+    assert 60_000 < np.median(sizes) < 180_000
+    assert 0.2 < np.log(sizes).std() < 0.8
+    for record in made:
+        with Image.open(io.BytesIO(record.members["jpg"])) as image:
+            assert sorted(image.size) == [375, 500]
+    assert photos.photos_made(1, 1, 0, "imagenet")["sizes"] == "imagenet"
+    assert "sizes" not in photos.photos_made(1, 1, 0)  # a set that an older version began is the same set
+
+
+@pytest.mark.skipif(
+    not version("pillow").startswith("13.0"), reason="other versions of Pillow encode otherwise"
+)
+def test_photos_are_those_of_before_there_were_sizes():
+    digest = sha256()
+    for record in photos.photo_records(2, 1, seed=5):
+        digest.update(record.members["jpg"])
+    assert digest.hexdigest() == "62192da2fcd97328d7984fa3fbcadbf0e26972d52107f644fc3db39eab561c24"
+
+
+def test_power_is_mains_with_one_appliance_switched_on():
+    labels = set()
+    for record in power.power_records(16, 1):
+        signals = np.load(io.BytesIO(record.members["npy"]), allow_pickle=False)
+        assert (signals.shape, signals.dtype) == ((2, 64_000), np.float64)
+        volts, amperes = signals
+        rms = np.sqrt((volts**2).mean())
+        assert rms == pytest.approx(230, rel=0.06)
+        assert np.abs(np.fft.rfft(volts)).argmax() / 10 == pytest.approx(50, abs=0.15)
+        by_period = np.sqrt((amperes.reshape(500, 128) ** 2).mean(axis=1))
+        before, after = by_period[:90].mean(), by_period[-90:].mean()
+        assert after > before + 0.05
+        active = (volts * amperes).reshape(500, 128).mean(axis=1)
+        assert active[-90:].mean() > active[:90].mean() + 10
+        labels.add(int(record.members["cls"]))
+    assert labels == set(range(len(power.CLASSES)))
+
+
+PAGES = ("base64", "calendar", "os", "queue", "winreg_is_not_here", "this")
+
+
+def test_pages_are_those_of_modules_and_their_public_classes():
+    made = {record.key: record for record in pages.page_records(modules=PAGES)}
+    assert {key.partition("/")[0] for key in made} == {"base64", "calendar", "os", "queue", "this"}
+    assert {key for key in made if key.startswith("queue")} == {
+        *("queue", "queue/Full", "queue/LifoQueue", "queue/PriorityQueue", "queue/Queue"),
+    }  # not Empty and SimpleQueue, which _queue defines
+    assert "calendar/TextCalendar" in made
+    for key, record in made.items():
+        page = record.members["html"].decode("utf-8")
+        assert page.startswith("<!DOCTYPE html>")
+        assert page.rstrip().endswith("</html>")
+        assert key.rpartition("/")[2] in page
+    splits = {}
+    for key, record in made.items():
+        splits.setdefault(key.partition("/")[0], set()).add(record.split)
+    assert all(len(found) == 1 for found in splits.values())
+
+
+def test_pages_have_nothing_of_the_machine_or_its_environment(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hunter2")
+    pages.make_pages.cache_clear()
+    found = b"".join(page for _, _, page in pages.make_pages(("os", "queue", "ctypes", "platform")))
+    assert b"environ({" in found  # what would show the secret
+    for secret in ("hunter2", "AWS_SECRET", sys.executable, sysconfig.get_path("stdlib"), str(Path.cwd())):
+        assert secret.encode() not in found, secret
+    assert re.findall(rb"(?:0x|handle )[0-9a-f]{6,}", found) == []
+    pages.make_pages.cache_clear()
+    assert b"".join(page for _, _, page in pages.make_pages(("os", "queue", "ctypes", "platform"))) == found
+
+
+def test_the_seed_orders_the_pages_and_changes_none():
+    one, same, other = (list(pages.page_records(seed=seed, modules=PAGES)) for seed in (1, 1, 2))
+    assert one == same != other
+    assert sorted(one, key=lambda r: r.key) == sorted(other, key=lambda r: r.key)
+
+
+def test_modules_whose_pages_would_do_or_show_something_have_none():
+    names = set(pages.module_names())
+    assert {"argparse", "asyncio", "asyncio.base_events"} <= names
+    assert not names & {
+        "antigravity",
+        "this",
+        "site",
+        "sysconfig",
+        "distutils.sysconfig",
+        "tkinter",
+        "turtle",
+    }
+    assert not [name for name in names if name.endswith(("__main__", "__init__"))]
+
+
+def test_without_any_page_the_error_says_what_to_use():
+    with pytest.raises(
+        DataSourceError, match=r"ModuleNotFoundError.*use a Python that was installed with its"
+    ):
+        pages.make_pages(("there_is_no_such_module",))
 
 
 def test_stdlib_chunks_are_the_files_and_whole_files_are_held_out(tmp_path: Path):
@@ -117,7 +228,18 @@ def test_the_tokenizer_is_the_same_each_time_and_keeps_every_byte():
 
 def test_speech_has_transcripts_and_voices_of_its_own():
     assert not set(speech.TRAIN_VOICES) & set(speech.HELDOUT_VOICES)
-    for record in speech.speech_records(10, 5, synthesiser=TONES):
+    plain = list(speech.speech_records(10, 5, synthesiser=TONES))
+    for sound in ("flac", "mp3"):
+        for record, same in zip(
+            speech.speech_records(10, 5, synthesiser=TONES, sound=sound), plain, strict=True
+        ):
+            assert set(record.members) == {sound, "txt"}
+            assert record.members["txt"] == same.members["txt"]
+            samples, rate = soundfile.read(io.BytesIO(record.members[sound]), dtype="int16")
+            expected, _ = soundfile.read(io.BytesIO(same.members["wav"]), dtype="int16")
+            assert (len(samples), rate) == (len(expected), 16_000)
+            assert sound == "mp3" or np.array_equal(samples, expected)
+    for record in plain:
         with wave.open(io.BytesIO(record.members["wav"])) as file:
             assert (file.getnchannels(), file.getsampwidth(), file.getframerate()) == (1, 2, 16_000)
             words = record.members["txt"].decode().split()
@@ -132,6 +254,17 @@ def test_without_a_synthesiser_tones_replace_speech_and_the_reason_is_given(monk
     found = speech.find_synthesiser()
     assert found.name == "tones"
     assert "pip install espeakng-loader" in found.reason
+
+
+def test_without_soundfile_there_is_no_flac_or_mp3(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "soundfile", None)
+    assert list(speech.speech_records(1, 0, synthesiser=TONES))
+    for make in (
+        lambda: list(speech.speech_records(1, 0, synthesiser=TONES, sound="mp3")),
+        lambda: speech.speech_made(1, 0, 0, TONES, "flac"),
+    ):
+        with pytest.raises(DataSourceError, match="run `pip install soundfile`"):
+            make()
 
 
 def test_a_program_that_speaks(tmp_path: Path):
@@ -165,6 +298,9 @@ def test_what_made_them_is_json():
         glyphs.glyphs_made(1, 1, 0),
         stdlib.stdlib_made(512, 0.1, 2048, 0),
         photos.photos_made(1, 1, 0),
+        photos.photos_made(1, 1, 0, "imagenet"),
         speech.speech_made(1, 1, 0, TONES),
+        speech.speech_made(1, 1, 0, TONES, "mp3"),
+        power.power_made(1, 1, 0),
     ):
         assert json.loads(json.dumps(made)) == made

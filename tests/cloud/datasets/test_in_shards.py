@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from moto import mock_aws
 
-from cloud.datasets import in_shards
-from cloud.datasets.generate import SIZES, generate
+from cloud.datasets import in_shards, pages
+from cloud.datasets.generate import SIZES, Size, generate
 from cloud.datasets.in_shards import evenly, store_in_shards
 from cloud.datasets.sample_bytes import SAMPLE_BYTES
 from cloud.storage.client import make_client
@@ -91,4 +92,31 @@ def test_the_measured_size_of_photos():
     mean = sum(len(r.members["jpg"]) for r in found) / len(found)
     assert mean == pytest.approx(SAMPLE_BYTES["photos"], rel=0.5)  # the sizes are lognormal
     assert "speech" not in SAMPLE_BYTES
+
+
+def test_power_has_one_size_in_each_shard(client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(cast(Any, SIZES), "power", Size(16, 4))
+    index = store_in_shards("power", 2, TO, client, folder=tmp_path, seed=3)
+    assert counts(index, TRAIN) == [4, 4]
+    assert keys(client, "heldout-000000.tar") == ["heldout-00000000"]
+    for shard in index.of(TRAIN):
+        assert shard.size_bytes == pytest.approx(
+            4 * SAMPLE_BYTES["power"], abs=10_240
+        )  # a tar ends in empty blocks
+
+
+def test_pages_are_distributed_evenly_and_modules_are_held_out_whole(
+    client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    names = ("base64", "bisect", "calendar", "fractions", "queue", "string", "textwrap", "uuid")
+    monkeypatch.setattr(pages, "module_names", lambda: names)
+    monkeypatch.setattr(pages, "split_of", lambda name, heldout: HELDOUT if name in names[:2] else TRAIN)
+    index = store_in_shards("pages", 3, TO, client, folder=tmp_path)
+    assert len(index.of(TRAIN)) == 3
+    assert max(counts(index, TRAIN)) - min(counts(index, TRAIN)) <= 1
+    assert sorted(keys(client, "heldout-000000.tar")) == ["base64", "bisect"]
+    assert index.made["pages"] == sum(counts(index, TRAIN)) + 2
+
+
+def test_measured_sizes_are_of_data_sets_that_can_be_made():
     assert SAMPLE_BYTES.keys() < SIZES.keys()

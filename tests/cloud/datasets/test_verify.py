@@ -46,6 +46,8 @@ def test_a_good_data_set():
         ("jpg", b"", "is empty"),
         ("txt", b"\xff", "is not UTF-8 (invalid start byte at byte 0)"),
         ("json", b"{", "cannot be decoded"),
+        ("npy", b"\x93NUMPY", "cannot be decoded (its header cannot be read"),
+        ("npy", b"PK", "cannot be decoded (it does not begin as a .npy file)"),
         ("cls", b"x", "cannot be decoded"),
         ("cls", b"62", "is label 62, out of range 0 to 61"),
         ("cls", b"-1", "out of range"),

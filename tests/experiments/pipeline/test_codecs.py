@@ -115,6 +115,32 @@ def test_png_keeps_an_image_or_refuses_its_mode(value):
     assert (back.mode, back.size, back.tobytes()) == (value.mode, value.size, value.tobytes())
 
 
+@given(images(("RGB", "RGB", *MODES)))
+def test_webp_keeps_an_rgb_image_or_refuses_its_mode(value):
+    if value.mode != "RGB":
+        with pytest.raises(ValueError, match=f"mode {value.mode} without loss; use pixels"):
+            CODECS["webp"].encode(value)
+        return
+    data = CODECS["webp"].encode(value)
+    assert data[:4] + data[8:12] == b"RIFFWEBP"
+    back = CODECS["webp"].decode(data)
+    assert (back.mode, back.size, back.tobytes()) == (value.mode, value.size, value.tobytes())
+
+
+def test_webp_refuses_a_side_that_it_cannot_hold():
+    assert there_and_back("webp", Image.new("RGB", (16_383, 1), (1, 2, 3))).size == (16_383, 1)
+    with pytest.raises(
+        ValueError, match="image of 1 x 16384 pixels, only sides up to 16383; use pixels or png"
+    ):
+        CODECS["webp"].encode(Image.new("RGB", (1, 16_384)))
+
+
+def test_an_array_whose_bytes_are_not_there_is_refused():
+    data = CODECS["npy"].encode(np.zeros((4, 5)))
+    with pytest.raises(ValueError, match="it has 159 bytes of values, and its header says 160"):
+        CODECS["npy"].decode(data[:-1])
+
+
 def test_an_image_read_from_a_paletted_png_is_kept(tmp_path):
     image = Image.frombytes("RGB", (4, 4), bytes(range(48))).quantize(8)
     image.save(tmp_path / "a.png", transparency=3)

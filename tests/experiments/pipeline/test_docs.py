@@ -15,11 +15,13 @@ import pytest
 import yaml
 from PIL import Image
 
+from cloud.datasets.stdlib import train_tokenizer
 from experiments.pipeline.codecs import CODECS, DEFAULT_CODEC, KINDS
 from experiments.pipeline.errors import BadSampleError
 from experiments.pipeline.load import BUILT_IN, load_pipeline
 from experiments.pipeline.op import import_from
 from experiments.pipeline.pipeline import Pipeline
+from experiments.pipeline.stored import storable
 
 PAGE = (Path(__file__).parents[3] / "docs" / "pipelines.md").read_text(encoding="utf-8")
 
@@ -83,3 +85,22 @@ def test_the_table_has_every_built_in_pipeline_with_its_settings():
     assert list(shown) == list(BUILT_IN)
     for name, settings in shown.items():
         assert sorted(settings) == sorted(inspect.signature(import_from(BUILT_IN[name])).parameters), name
+
+
+def test_the_operations_of_prestos_pipelines_are_those_on_the_page(tmp_path: Path):
+    (tmp_path / "tokenizer.json").write_bytes(train_tokenizer(["a b"], 260))
+    settings = {"text": {"tokenizer": str(tmp_path / "tokenizer.json")}}
+    shown = {re.findall(r"`([^`]+)`", name)[0]: operations for name, operations in rows(2)}
+    assert set(shown) == {"imagenet-resize", "text", "speech-mel", "power"}
+    for name, operations in shown.items():
+        written = [
+            (part.partition(":")[0].removesuffix(" (random)"), "(random)" in part)
+            for part in operations.split("; ")
+        ]
+        assert written == [(op.name, op.random) for op in load_pipeline(name, settings.get(name)).ops]
+
+
+def test_the_page_says_how_much_may_be_stored():
+    for name, most in (("imagenet", 1), ("imagenet-resize", 3)):
+        assert storable(load_pipeline(name)) == most
+    assert "1 of `imagenet` (decode), 3 of `imagenet-resize`" in PAGE

@@ -103,6 +103,62 @@ def test_stdlib_with_its_tokenizer(store, orch, tmp_path, monkeypatch):
     assert "is another tokenizer; move it, or name another file with --tokenizer-file" in err
 
 
+def test_pages_with_a_tokenizer_of_their_text(store, orch, tmp_path, monkeypatch):
+    from tokenizers import Tokenizer
+
+    from cloud.datasets import pages
+
+    monkeypatch.setattr(pages, "module_names", lambda: ("argparse", "base64", "queue", "textwrap"))
+    command = (
+        "make",
+        "pages",
+        "--to",
+        "s3://data",
+        "--vocabulary",
+        600,
+        "--samples-per-shard",
+        9,
+        "-o",
+        "json",
+    )
+    code, made, err = orch(*command)
+    assert code == 0, err
+    assert "making pydoc's pages" in err
+    assert made["splits"][0]["count"] > 1
+    index = json.loads(store.get_object(Bucket="data", Key="index.json")["Body"].read())
+    assert (index["made"]["dataset"], index["made"]["generated_by"]) == ("pages", "pydoc")
+    assert [file["name"] for file in index["files"]] == ["tokenizer.json"]
+    content = (tmp_path / "tokenizer.json").read_text()
+    assert "<a href" not in content
+    assert Tokenizer.from_str(content).get_vocab_size() == 600
+    assert orch("check", "s3://data")[0] == 0
+    code, again, err = orch(*command)
+    assert (code, again) == (0, made)
+    assert "stored 0 objects" in err
+
+
+@pytest.mark.parametrize("sound", ["flac", "mp3"])
+def test_speech_in_other_forms(store, orch, sound):
+    command = ("make", "speech", "--to", "s3://data", "--shards", 1, "--samples-per-shard", 2)
+    code, _, err = orch(*command, "--sound", sound)
+    assert code == 0, err
+    index = json.loads(store.get_object(Bucket="data", Key="index.json")["Body"].read())
+    assert set(index["splits"]["train"]["shards"][0]["members"]) == {sound, "txt"}
+    assert orch("check", "s3://data")[0] == 0
+    code, _, err = orch(*command)
+    assert code == 2
+    assert "has another data set" in err
+
+
+def test_power_and_photos_of_another_size(store, orch):
+    small = ("--shards", 1, "--samples-per-shard", 1)
+    assert orch("make", "power", "--to", "s3://data/p", *small)[0] == 0
+    assert orch("check", "s3://data/p")[0] == 0
+    assert orch("make", "photos", "--to", "s3://data/i", "--sizes", "imagenet", *small)[0] == 0
+    index = json.loads(store.get_object(Bucket="data", Key="i/index.json")["Body"].read())
+    assert index["made"]["sizes"] == "imagenet"
+
+
 def test_pack_a_folder(store, orch, tmp_path):
     folder = images(tmp_path / "pictures")
     code, made, err = orch(
@@ -168,7 +224,19 @@ def test_ctrl_c_leaves_a_data_set_that_is_incomplete_and_goes_on(store, orch, tm
     [
         (["make", "glyphs", "--to", "data"], "is not a URL of an object store"),
         (["make", "glyphs", "--to", "s3://data", "--vocabulary", "600"], "only for stdlib"),
+        (["make", "pages", "--to", "s3://data", "--chunk-bytes", "60"], "only for stdlib, not for pages"),
+        (
+            ["make", "power", "--to", "s3://data", "--vocabulary", "600"],
+            "only for stdlib and pages, not for power",
+        ),
+        (["make", "glyphs", "--to", "s3://data", "--sizes", "imagenet"], "only for photos, not for glyphs"),
+        (["make", "photos", "--to", "s3://data", "--sound", "mp3"], "only for speech, not for photos"),
+        (
+            ["make", "speech", "--to", "s3://data", "--sound", "ogg"],
+            "'ogg' is not one of 'wav', 'flac', 'mp3'",
+        ),
         (["make", "stdlib", "--to", "s3://data", "--shards", "3"], "use --samples-per-shard"),
+        (["make", "pages", "--to", "s3://data", "--shards", "3"], "not for pages, whose text fills as many"),
         (["pack", "none", "s3://data"], "none does not exist"),
         (["pack", "none", "data"], "is not a URL"),
         (["pack", "none", "s3://data", "--shard-size", "big"], "is not a size"),

@@ -47,6 +47,8 @@ def samples(path: Path) -> list[dict]:
         ("stdlib", {"txt"}),
         ("photos", {"jpg", "cls"}),
         ("speech", {"wav", "txt"}),
+        ("pages", {"html"}),
+        ("power", {"npy", "cls"}),
     ],
 )
 def test_each_data_set_gives_both_splits(dataset: str, members: set[str], tmp_path: Path):

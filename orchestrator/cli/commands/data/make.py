@@ -27,9 +27,30 @@ class _Dataset(StrEnum):
     stdlib = "stdlib"
     photos = "photos"
     speech = "speech"
+    pages = "pages"
+    power = "power"
 
 
-_STDLIB_ONLY = ("chunk_bytes", "vocabulary", "tokenizer_file")
+class _Sizes(StrEnum):
+    openimages = "openimages"
+    imagenet = "imagenet"
+
+
+class _Sound(StrEnum):
+    wav = "wav"
+    flac = "flac"
+    mp3 = "mp3"
+
+
+_TEXTS = (_Dataset.stdlib, _Dataset.pages)  # they have as many samples as this Python gives, and a tokenizer
+_ONLY_FOR = {
+    "chunk_bytes": (_Dataset.stdlib,),
+    "vocabulary": _TEXTS,
+    "tokenizer_file": _TEXTS,
+    "sizes": (_Dataset.photos,),
+    "sound": (_Dataset.speech,),
+}
+"""The data sets that an option is for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +69,10 @@ def make(
             help="digits: scikit-learn's handwritten digits, augmented (png, cls). "
             "glyphs: characters in the fonts that matplotlib installs, distorted, 64x64, 62 classes (jpg, cls). "
             "stdlib: source text of Python's standard library, with a tokenizer trained on it (txt). "
-            "photos: scikit-learn's two photos, cropped, turned, noised, in OpenImages' sizes (jpg, cls). "
-            "speech: spoken digits with transcripts (wav, txt).",
+            "photos: scikit-learn's two photos, cropped, turned, noised, in OpenImages' or ImageNet's sizes (jpg, cls). "
+            "speech: spoken digits with transcripts (wav, flac or mp3; txt). "
+            "pages: pydoc's HTML pages of Python's standard library, with a tokenizer trained on their text (html). "
+            "power: mains voltage and current by formulas, in which an appliance is switched on (npy, cls).",
         ),
     ],
     to: Annotated[
@@ -63,12 +86,14 @@ def make(
         typer.Option(
             min=1,
             max=100_000,
-            help="Number of training shards; not for stdlib. [32; photos and speech 16]",
+            help="Number of training shards; not for stdlib and pages. [32; photos, speech and power 16]",
         ),
     ] = None,
     samples_per_shard: Annotated[
         int | None,
-        typer.Option(min=1, max=1_000_000, help="Samples per shard. [512; photos 64, speech 256]"),
+        typer.Option(
+            min=1, max=1_000_000, help="Samples per shard. [512; photos, pages and power 64, speech 256]"
+        ),
     ] = None,
     endpoint: Annotated[
         str, typer.Option(help="Endpoint of the store, http(s)://host:port. [boto3's default]")
@@ -85,11 +110,23 @@ def make(
     ] = None,
     vocabulary: Annotated[
         int | None,
-        typer.Option(min=512, max=65_536, help="stdlib: number of tokens of the tokenizer. [2048]"),
+        typer.Option(min=512, max=65_536, help="stdlib, pages: number of tokens of the tokenizer. [2048]"),
     ] = None,
     tokenizer_file: Annotated[
         Path | None,
-        typer.Option(help="stdlib: where to write the tokenizer on this machine too. [tokenizer.json]"),
+        typer.Option(
+            help="stdlib, pages: where to write the tokenizer on this machine too. [tokenizer.json]"
+        ),
+    ] = None,
+    sizes: Annotated[
+        _Sizes | None,
+        typer.Option(
+            help="photos: the data set whose files they are like. openimages: 1024x768, median 255 kB; imagenet: 500x375, "
+            "median 102 kB. [openimages]"
+        ),
+    ] = None,
+    sound: Annotated[
+        _Sound | None, typer.Option(help="speech: the form of the sounds; flac and mp3 need soundfile. [wav]")
     ] = None,
     form: Annotated[
         Format, typer.Option("-o", "--output", help="Output format.", show_choices=True)
@@ -107,15 +144,22 @@ def make(
     experiment's data, "samples": n, "count": shards, "bytes" (not for digits)}]}; table and CSV
     have the first four as columns.
     """
-    given = {"chunk_bytes": chunk_bytes, "vocabulary": vocabulary, "tokenizer_file": tokenizer_file}
-    for name in _STDLIB_ONLY:
-        if dataset is not _Dataset.stdlib and given[name] is not None:
+    given = {
+        "chunk_bytes": chunk_bytes,
+        "vocabulary": vocabulary,
+        "tokenizer_file": tokenizer_file,
+        "sizes": sizes,
+        "sound": sound,
+    }
+    for name, only in _ONLY_FOR.items():
+        if dataset not in only and given[name] is not None:
             raise typer.BadParameter(
-                f"only for stdlib, not for {dataset.value}", param_hint=f"--{name.replace('_', '-')}"
+                f"only for {' and '.join(d.value for d in only)}, not for {dataset.value}",
+                param_hint=f"--{name.replace('_', '-')}",
             )
-    if dataset is _Dataset.stdlib and shards is not None:
+    if dataset in _TEXTS and shards is not None:
         raise typer.BadParameter(
-            "not for stdlib, whose text fills as many as it needs; use --samples-per-shard",
+            f"not for {dataset.value}, whose text fills as many as it needs; use --samples-per-shard",
             param_hint="--shards",
         )
     if dataset is _Dataset.digits:
@@ -130,11 +174,12 @@ def make(
         usual = SIZES[dataset.value]
         samples_per_shard = samples_per_shard or usual.samples_per_shard
         with tempfile.TemporaryDirectory(prefix="orch-data-") as folder:
-            if dataset is _Dataset.stdlib:
+            if dataset in _TEXTS:
                 local = tokenizer_file or Path("tokenizer.json")
-                recipe = _stdlib(chunk_bytes, vocabulary, seed, local)
+                recipe = _texts(dataset, chunk_bytes, vocabulary, seed, local)
             else:
-                recipe = _generated(dataset, (shards or usual.shards or 0) * samples_per_shard, seed)
+                train = (shards or usual.shards or 0) * samples_per_shard
+                recipe = _generated(dataset, train, seed, sizes or _Sizes.openimages, sound or _Sound.wav)
             index = store(
                 recipe.records,
                 to,
@@ -213,24 +258,30 @@ def _digits(to: str, shards: int, samples_per_shard: int, seed: int, endpoint: s
     ]
 
 
-def _generated(dataset: _Dataset, train: int, seed: int) -> _Recipe:
+def _generated(dataset: _Dataset, train: int, seed: int, sizes: _Sizes, sound: _Sound) -> _Recipe:
     """The data sets whose number of samples is chosen."""
     from cloud.datasets.generate import generate
 
-    found = generate(dataset.value, train, seed=seed)
+    found = generate(dataset.value, train, seed=seed, sizes=sizes.value, sound=sound.value)
     if found.note:
         say(found.note)
     return _Recipe(found.records, found.made)
 
 
-def _stdlib(chunk_bytes: int | None, vocabulary: int | None, seed: int, local: Path) -> _Recipe:
+def _texts(
+    dataset: _Dataset, chunk_bytes: int | None, vocabulary: int | None, seed: int, local: Path
+) -> _Recipe:
+    """The data sets of texts, whose tokenizer is trained on the training samples while they are written."""
     from cloud.datasets import stdlib
     from cloud.datasets.generate import generate
 
     chunk_bytes = chunk_bytes or stdlib.CHUNK_BYTES
     vocabulary = vocabulary or stdlib.VOCABULARY
-    found = generate(dataset="stdlib", train=0, seed=seed, chunk_bytes=chunk_bytes, vocabulary=vocabulary)
-    records = stdlib.TrainTexts(found.records)
+    if dataset is _Dataset.pages:
+        say("making pydoc's pages of Python's standard library, which takes up to a minute")
+    found = generate(dataset.value, 0, seed=seed, chunk_bytes=chunk_bytes, vocabulary=vocabulary)
+    text = stdlib.text_member if dataset is _Dataset.stdlib else _page_text
+    records = stdlib.TrainTexts(found.records, text)
 
     def files() -> dict[str, bytes]:
         say(f"training a tokenizer of {vocabulary} tokens on {len(records.texts)} texts")
@@ -239,6 +290,12 @@ def _stdlib(chunk_bytes: int | None, vocabulary: int | None, seed: int, local: P
         return {stdlib.TOKENIZER_NAME: tokenizer}
 
     return _Recipe(records, found.made, files)
+
+
+def _page_text(record: Record) -> str:
+    from experiments.pipeline.builtin.html_text import text_of_html
+
+    return text_of_html(record.members["html"])
 
 
 def _write_tokenizer(path: Path, content: bytes) -> None:
