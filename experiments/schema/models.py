@@ -199,6 +199,13 @@ class Data(_Section):
         "the task. Relative paths start at this file's folder.",
     )
     workers: Workers = Field(default_factory=Workers, description="What decodes samples on each peer.")
+    streams: int = Field(
+        default=1,
+        ge=1,
+        le=64,
+        description="Training shards that a peer downloads at once: the one being read and the next ones, each over a "
+        "connection of its own (docs/data.md). Samples and their order do not depend on it.",
+    )
     bad_samples: Literal["fail", "skip"] = Field(
         default="fail",
         description="What happens to a sample that cannot be decoded. fail: it ends the run; skip: it is left out and counted.",

@@ -40,6 +40,7 @@ def training_source(
         cursor=cursor,
         others=config.ranks - 1,
         collate_to_send=task.collate_to_send,
+        streams=config.streams,
     )
 
 
