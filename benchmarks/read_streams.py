@@ -71,9 +71,8 @@ def main() -> int:
     count = options.shards * options.samples
     size_bytes = sum(map(len, store.objects.values()))
     _, expected = read_pass(store, count, Link(1e6, 0), 1)
-    print(
-        f"{options.shards} shards, {size_bytes / 1e6:.0f} MB, {count} samples; {options.link.rate_mbps:g} Mb/s a stream, {options.link.rtt_ms:g} ms"
-    )
+    link = f"{options.link.rate_mbps:g} Mb/s a stream, {options.link.rtt_ms:g} ms"
+    print(f"{options.shards} shards, {size_bytes / 1e6:.0f} MB, {count} samples; {link}")
     same = True
     for streams in options.streams:
         took_s, found = read_pass(store, count, options.link, streams)
