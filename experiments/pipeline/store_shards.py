@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from cloud.storage.client import storage_errors
-from cloud.storage.errors import BadUrlError, CorruptShardError, PrefixTakenError
+from cloud.storage.errors import BadUrlError, CorruptShardError, KeyMissingError, PrefixTakenError
 from cloud.storage.opener import ShardOpener
 from cloud.storage.publish import (
     Index,
@@ -21,7 +21,7 @@ from cloud.storage.publish import (
     read_index,
 )
 from cloud.storage.samples import read_shard
-from cloud.storage.shards import SHARD_NAME, TRAIN, Record, Shard, ShardWriter
+from cloud.storage.shards import INDEX_NAME, SHARD_NAME, TRAIN, Record, Shard, ShardWriter
 from cloud.storage.url import S3Url
 from experiments.pipeline.errors import BadSampleError, PipelineError
 from experiments.pipeline.pipeline import Pipeline
@@ -79,20 +79,38 @@ def store_prefix(
     return index
 
 
-def stored_pipeline(pipeline: Pipeline, client: Any, at_url: str, *, endpoint: str = "") -> Pipeline:
-    """Return the pipeline that reads the stored shards under `at_url` and runs the operations left of `pipeline`.
+def stored_pipeline(
+    pipeline: Pipeline, shards: Sequence[str], open_url: Callable[[str], BinaryIO]
+) -> Pipeline:
+    """Return the pipeline that reads the stored `shards` and runs the operations left of `pipeline`.
 
-    Raises PipelineError if there are none, they are unfinished, or other operations made them; StorageError.
+    Raises PipelineError if they are not shards of one strategy, are unfinished, or were made by other operations;
+    StorageError.
     """
-    index = read_index(client, at_url, endpoint=endpoint)
-    if index is None or STORED not in index.made:
+    places = sorted({url.rpartition("/")[0] for url in shards})
+    if len(places) != 1:
         raise PipelineError(
-            f"{at_url} has no stored values of a pipeline; correct the prefix, or store them first"
+            f"stored shards lie under one prefix, but these lie under {', '.join(places) or 'none'}; name those of one"
+        )
+    at_url = places[0]
+    try:
+        with open_url(f"{at_url}/{INDEX_NAME}") as file:
+            index = Index.from_json(file.read().decode(errors="replace"), f"{at_url}/{INDEX_NAME}")
+    except KeyMissingError:
+        index = Index({})
+    if STORED not in index.made:
+        raise PipelineError(
+            f"{at_url} has no stored values of a pipeline; correct the shards, or remove data.stored"
         )
     if not index.complete:
         raise PipelineError(
             f"{at_url} holds {len(index.shards)} finished shards of {len(index.made.get(_SOURCE, ()))}; "
-            "store the rest by the same command"
+            "store the rest by the same call"
+        )
+    known = {shard.name for shard in index.shards}
+    if unknown := [url for url in shards if url.rpartition("/")[2] not in known]:
+        raise PipelineError(
+            f"{unknown[0]} is none of the {len(known)} stored shards under {at_url}; correct the shards"
         )
     return resumed(pipeline, index.made[STORED], at_url)
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -219,6 +221,13 @@ def store(client, folder, prefix=None, **options):
     )
 
 
+STORED = [f"s3://dst/v/train-{n:06d}.tar" for n in range(3)]
+
+
+def online_of(client, pipeline=IMAGENET, shards=STORED):
+    return stored_pipeline(pipeline, shards, ShardOpener(lambda: client).open)
+
+
 def items(pipeline, client, shards):
     opener = ShardOpener(lambda: client)
     return {
@@ -236,9 +245,8 @@ def test_stored_shards_give_the_items_of_their_sources(client, tmp_path):
     assert [shard.samples for shard in index.shards] == [4, 4, 4]
     assert index.complete
     assert list(tmp_path.iterdir()) == []
-    online = stored_pipeline(IMAGENET, client, "s3://dst/v")
-    stored = [f"s3://dst/v/{shard.name}" for shard in index.shards]
-    found = items(online, client, stored)
+    assert [f"s3://dst/v/{shard.name}" for shard in index.shards] == STORED
+    found = items(online_of(client), client, STORED)
     assert len(found) == 12
     assert found == items(IMAGENET, client, SOURCES)
 
@@ -261,7 +269,7 @@ def test_an_interrupted_writing_goes_on_with_the_shard_it_was_in(client, tmp_pat
     with pytest.raises(KeyboardInterrupt):
         store(client, tmp_path)
     with pytest.raises(PipelineError, match=f"holds {after // 4} finished shards of 3; store the rest"):
-        stored_pipeline(IMAGENET, client, "s3://dst/v")
+        online_of(client)
     counts.update(samples=0, stop=-1)
     index = store(client, tmp_path)
     assert counts["samples"] == 12 - after // 4 * 4
@@ -281,7 +289,21 @@ def test_a_prefix_with_other_data_is_refused(client, tmp_path):
     with pytest.raises(PrefixTakenError, match="shards without an index"):
         store(client, tmp_path)
     with pytest.raises(PipelineError, match="has no stored values"):
-        stored_pipeline(IMAGENET, client, "s3://dst/v")
+        online_of(client)
+    with pytest.raises(PipelineError, match="has no stored values"):
+        online_of(client, shards=SOURCES)
+
+
+def test_shards_that_are_not_those_of_the_manifest_are_refused(client, tmp_path):
+    store(client, tmp_path)
+    with pytest.raises(PipelineError, match=r"train-000003\.tar is none of the 3 stored shards"):
+        online_of(client, shards=[*STORED, "s3://dst/v/train-000003.tar"])
+    with pytest.raises(PipelineError, match="one prefix, but these lie under s3://dst/v, s3://src"):
+        online_of(client, shards=[*STORED, *SOURCES])
+    with pytest.raises(PipelineError, match="another pipeline than imagenet-heldout"):
+        online_of(
+            client, imagenet.heldout_pipeline(classes=2).__class__("imagenet-heldout", IMAGENET.fields, ())
+        )
 
 
 def test_bad_samples_are_raised_or_left_out_and_empty_shards_are_errors(client, tmp_path):
@@ -298,3 +320,17 @@ def test_bad_samples_are_raised_or_left_out_and_empty_shards_are_errors(client, 
         client.delete_object(Bucket="dst", Key=f"v/{name}")
     with pytest.raises(CorruptShardError, match="it has no good sample"):
         store(client, tmp_path, bad_sample=bad.append)
+
+
+def test_the_example_of_the_page_stores_shards(client, tmp_path, monkeypatch):
+    [code] = re.findall(
+        r"```python\n(.*?)```", (Path(__file__).parents[3] / "docs" / "stored.md").read_text(), re.DOTALL
+    )
+    monkeypatch.setattr("cloud.storage.client.ClientPerProcess", lambda endpoint: lambda: client)
+    code = code.replace("s3://photos/train-{n:06d}.tar", "s3://src/part-{'abc'[n]}.tar").replace(
+        "range(32)", "range(3)"
+    )
+    found = {}
+    exec(code.replace("/tmp/stored", str(tmp_path)), found)
+    assert [shard.samples for shard in found["index"].shards] == [4, 4, 4]
+    assert {"cls", "image.png", "json"} == found["index"].shards[0].members.keys()
