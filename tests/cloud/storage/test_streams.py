@@ -143,17 +143,25 @@ def test_an_error_of_a_stream_is_raised_at_its_sample(bad, kind):
 
 
 def test_every_byte_is_counted_once_and_a_dropped_download_is_counted_too():
-    bytes_of_a_pass = sum(map(len, OBJECTS.values()))
-    store = opener(Store(OBJECTS))
-    source = reader(URLS[:4], store.open, streams=4)
+    store = Store(OBJECTS)
+    opened = opener(store)
+
+    def requested_bytes() -> int:
+        return sum(len(OBJECTS[request["Key"]]) for request in store.requests)
+
+    source = reader(URLS[:4], opened.open, streams=4)
     seen(source, 1)
-    wait_until(lambda: store.counter.read().network_bytes == bytes_of_a_pass // 2)
+    wait_until(lambda: opened.counter.read().network_bytes == sum(len(OBJECTS[f"{n}.tar"]) for n in "abcd"))
     source.set_shards(URLS[4:])
-    assert {sample["__url__"] for sample, _ in seen(source, 4)} < set(URLS[:4])
+    seen(source, 4)
     assert {sample["__url__"] for sample, _ in seen(source, 20)} == set(URLS[4:])
+    # the last shards of the pass are followed by the first ones of the next pass
+    wait_until(lambda: opened.counter.read().network_bytes == requested_bytes())
     source.close()
-    read = store.counter.read()
-    assert (read.network_bytes, read.reopens) == (bytes_of_a_pass, 0)
+    names = [request["Key"][0] for request in store.requests]
+    assert sorted(names[:4]) == list("abcd")
+    assert set(names[4:]) == set("efgh")
+    assert (opened.counter.read().network_bytes, opened.counter.read().reopens) == (requested_bytes(), 0)
 
 
 def test_a_shard_is_never_downloaded_twice_at_once(tmp_path: Path):
