@@ -48,12 +48,14 @@ def make_client(
     connect_timeout_s: float = 10.0,
     read_timeout_s: float = 30.0,
     attempts: int = 3,
+    connections: int = 10,
 ) -> Any:
     """Create an S3 client. Create it in the process that uses it: botocore clients do not survive a fork.
 
     `endpoint` "" means AWS (or AWS_ENDPOINT_URL). Without keys, boto3's chain finds credentials (environment, profile,
-    instance role). `attempts` limits botocore's own attempts of one request. Raises StoreUnreachableError for an endpoint
-    that is not a URL and StoreRefusedError for a profile that does not exist.
+    instance role). `attempts` limits botocore's own attempts of one request; at most `connections` are kept open for
+    further requests. Raises StoreUnreachableError for an endpoint that is not a URL and StoreRefusedError for a profile
+    that does not exist.
     """
     import boto3
     from botocore.config import Config
@@ -66,6 +68,7 @@ def make_client(
         connect_timeout=connect_timeout_s,
         read_timeout=read_timeout_s,
         retries={"mode": "standard", "total_max_attempts": attempts},
+        max_pool_connections=connections,
         # A bucket cannot be a subdomain of an IP address: only AWS itself is addressed by host name.
         s3={"addressing_style": "path" if _resolved(endpoint) else "auto"},
     )

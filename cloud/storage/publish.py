@@ -191,7 +191,7 @@ def publish(
     DataSourceError if there are no records, and StorageError.
     """
     place = S3Url.parse(to_url)
-    _ensure_bucket(client, place.bucket, endpoint)
+    ensure_bucket(client, place.bucket, endpoint)
     index = Index(dict(made))
     _claim(client, to_url, index, endpoint, replace)
     upload = _Upload(client, endpoint, at_once, progress or (lambda _: None), sleep)
@@ -221,11 +221,11 @@ def publish(
         upload.stop()
         raise
     _remove_old(client, to_url, index, endpoint)
-    _put_index(client, place, index, endpoint)
+    put_index(client, place, index, endpoint)
     return index
 
 
-def _ensure_bucket(client: Any, bucket: str, endpoint: str) -> None:
+def ensure_bucket(client: Any, bucket: str, endpoint: str) -> None:
     """Create the bucket if it does not exist. Asks first: many credentials may write but not create buckets."""
     try:
         with storage_errors(endpoint, bucket):
@@ -249,23 +249,18 @@ def _claim(client: Any, to_url: str, index: Index, endpoint: str, replace: bool)
         advice = "choose another prefix, or replace it with --replace"
         if old is not None and old.made != json.loads(json.dumps(index.made)):
             raise PrefixTakenError(
-                f"{place} has another data set ({_differences(old.made, index.made)}); {advice}"
+                f"{place} has another data set ({differences(old.made, index.made)}); {advice}"
             )
         if old is None and any(
             SHARD_NAME.fullmatch(n) for n in list_objects(client, to_url, endpoint=endpoint)
         ):
             raise PrefixTakenError(f"{place} has shards without an index, of another data set; {advice}")
     try:
-        _put_index(client, place, Index(index.made, complete=False), endpoint)
+        put_index(client, place, Index(index.made, complete=False), endpoint)
     except StoreRefusedError as error:
         raise StoreRefusedError(
             f"{place} cannot be written ({error}); allow these credentials to put objects there (s3:PutObject)"
         ) from error
-
-
-def _differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
-    keys = sorted(k for k in {*old, *new} if old.get(k) != new.get(k))
-    return "; ".join(f"{k} {_short(old.get(k))} there, {_short(new.get(k))} here" for k in keys)
 
 
 def _short(value: Any) -> str:
@@ -293,12 +288,40 @@ def _remove_old(client: Any, to_url: str, index: Index, endpoint: str) -> None:
                 client.delete_object(Bucket=url.bucket, Key=url.key)
 
 
-def _put_index(client: Any, place: S3Url, index: Index, endpoint: str) -> None:
+def put_index(client: Any, place: S3Url, index: Index, endpoint: str) -> None:
+    """Store the index of the data set at `place`. Raises StorageError."""
     url = place.join(INDEX_NAME)
     with storage_errors(endpoint, url.bucket, url.key):
         client.put_object(
             Bucket=url.bucket, Key=url.key, Body=index.to_json().encode("utf-8"), ContentType=_JSON_TYPE
         )
+
+
+def put_shard(client: Any, place: S3Url, shard: Shard, endpoint: str = "") -> None:
+    """Store a shard under `place`, unless it is there with equal size and SHA-256, and delete its file.
+
+    Raises StorageError.
+    """
+    upload = _Upload(client, endpoint, 1, lambda _: None, time.sleep)
+    try:
+        upload.put(place.join(shard.name), shard)
+        upload.wait()
+    except BaseException:
+        upload.stop()
+        raise
+
+
+def is_stored(client: Any, place: S3Url, shard: Shard, endpoint: str = "") -> bool:
+    """Whether the store has a shard with its size and SHA-256. Raises StorageError."""
+    url = place.join(shard.name)
+    with storage_errors(endpoint, url.bucket, url.key):
+        return _is_there(client, url, shard.size_bytes, shard.sha256)
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
+    """What differs between two descriptions of how a data set was made, in words."""
+    keys = sorted(k for k in {*old, *new} if old.get(k) != new.get(k))
+    return "; ".join(f"{k} {_short(old.get(k))} there, {_short(new.get(k))} here" for k in keys)
 
 
 class _Upload:
@@ -383,7 +406,7 @@ class _Upload:
     ) -> None:
         for attempt in range(_ATTEMPTS):
             try:
-                if self._is_there(url, size_bytes, sha256):
+                if _is_there(self._client, url, size_bytes, sha256):
                     with self._lock:
                         self.progress.unchanged += 1
                 else:
@@ -403,18 +426,6 @@ class _Upload:
                 self._sleep(min(10.0, 0.2 * 2**attempt))
         self._report(self.progress)
 
-    def _is_there(self, url: S3Url, size_bytes: int, sha256: str) -> bool:
-        from botocore.exceptions import ClientError
-
-        try:
-            head = self._client.head_object(Bucket=url.bucket, Key=url.key)
-        except ClientError as error:
-            # A store answers 403 for a missing object to keys that may not list; the upload itself will tell.
-            if error.response.get("ResponseMetadata", {}).get("HTTPStatusCode") in (403, 404):
-                return False
-            raise
-        return int(head["ContentLength"]) == size_bytes and head.get("Metadata", {}).get("sha256") == sha256
-
     def _send(self, url: S3Url, file: _Stoppable, sha256: str, content_type: str) -> None:
         from boto3.s3.transfer import TransferConfig
 
@@ -427,6 +438,19 @@ class _Upload:
                 multipart_threshold=2 * _PART_BYTES, multipart_chunksize=_PART_BYTES, use_threads=False
             ),
         )
+
+
+def _is_there(client: Any, url: S3Url, size_bytes: int, sha256: str) -> bool:
+    from botocore.exceptions import ClientError
+
+    try:
+        head = client.head_object(Bucket=url.bucket, Key=url.key)
+    except ClientError as error:
+        # A store answers 403 for a missing object to keys that may not list; the upload itself will tell.
+        if error.response.get("ResponseMetadata", {}).get("HTTPStatusCode") in (403, 404):
+            return False
+        raise
+    return int(head["ContentLength"]) == size_bytes and head.get("Metadata", {}).get("sha256") == sha256
 
 
 class _Stopped(Exception):

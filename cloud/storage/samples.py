@@ -11,6 +11,7 @@ from hashlib import blake2b
 from typing import Any, BinaryIO, cast
 
 from cloud.storage.errors import BadUrlError, CorruptShardError, TruncatedShardError
+from cloud.storage.streams import Streams
 
 Sample = dict[str, Any]
 """Members of one sample by extension (bytes), with `__key__` (its name) and `__url__` (its shard's URL)."""
@@ -64,6 +65,9 @@ class SampleReader:
     the tar's order); both depend only on `seed`. `cursor` is the reader's position; a reader created with it continues
     with the next sample. `set_shards` may be called at any time from any thread and takes effect after the current
     shard. Iteration raises the errors of `open_shard` and read_shard.
+
+    `streams`: shards that are downloaded at once, the one being read and the next ones. They change neither the samples nor
+    their order, nor the sample before which an error is raised. With more than one, `open_shard` is called in other threads.
     """
 
     def __init__(
@@ -74,8 +78,10 @@ class SampleReader:
         seed: int = 0,
         shuffle: int = 0,
         cursor: Cursor | None = None,
+        streams: int = 1,
     ) -> None:
         self._open_shard = open_shard
+        self._streams = Streams(open_shard, streams) if streams > 1 else None
         self._seed = seed
         self._shuffle = shuffle
         self._cursor = cursor or Cursor()
@@ -109,6 +115,8 @@ class SampleReader:
             )
         with self._lock:
             self._shards = frozenset(shards)
+        if self._streams is not None:
+            self._streams.retain(shards)
 
     def start_at(self, cursor: Cursor) -> None:
         """Change the position before the first sample is read."""
@@ -121,8 +129,10 @@ class SampleReader:
         return next(self._samples)
 
     def close(self) -> None:
-        """Close the shard being read."""
+        """Close the shard being read, and end the downloads of the next ones."""
         self._samples.close()
+        if self._streams is not None:
+            self._streams.close()
 
     def _endless(self) -> Generator[Sample, None, None]:
         while True:
@@ -131,7 +141,7 @@ class SampleReader:
             if not shard:
                 self._cursor = Cursor(at.epoch + 1)
                 continue
-            mixed = _mixed(self._whole(shard), self._shuffle, self._order(at.epoch, shard))
+            mixed = _mixed(self._whole(shard, at), self._shuffle, self._order(at.epoch, shard))
             for given, sample in enumerate(mixed, start=1):
                 if given > skip:
                     self._cursor = Cursor(at.epoch, at.done, shard, given)
@@ -144,9 +154,32 @@ class SampleReader:
             left = self._shards.difference(at.done)
         return min(left, key=lambda shard: self._order(at.epoch, shard), default="")
 
-    def _whole(self, shard: str) -> Iterator[Sample]:
+    def _open(self, shard: str, at: Cursor) -> BinaryIO:
+        if self._streams is None:
+            return self._open_shard(shard)
+        return self._streams.open(shard, self._following(shard, at, self._streams.count - 1))
+
+    def _following(self, shard: str, at: Cursor, most: int) -> list[str]:
+        """At most `most` shards that come after `shard` if the share stays, all different.
+
+        They end before a shard that comes again: it may be in the cache by then.
+        """
+        found: list[str] = []
+        at = Cursor(at.epoch, (*at.done, shard))
+        while len(found) < most:
+            following = self._next_shard(at)
+            if not following:
+                at = Cursor(at.epoch + 1)
+                continue
+            if following == shard or following in found:
+                break
+            found.append(following)
+            at = Cursor(at.epoch, (*at.done, following))
+        return found
+
+    def _whole(self, shard: str, at: Cursor) -> Iterator[Sample]:
         count = 0
-        for sample in read_shard(shard, self._open_shard(shard)):
+        for sample in read_shard(shard, self._open(shard, at)):
             count += 1
             yield sample
         if not count:

@@ -119,6 +119,8 @@ def _trained(parts: Parts) -> Iterator[tuple[Path, str]]:
         keys: list[Path] = [(key,) for key in ("code", "requirements") if key in parts.given]
         if parts.data is not None and parts.data.pipeline is not None:
             keys.append(("data", "pipeline"))
+        if parts.data is not None and parts.data.stored:
+            keys.append(("data", "stored"))
         for path in keys:
             yield path, "belongs to a 'task'; give one instead of 'model', or remove the key"
         if parts.data is not None and parts.data.dataset != DIGITS:
@@ -127,6 +129,8 @@ def _trained(parts: Parts) -> Iterator[tuple[Path, str]]:
                 f"found {parts.data.dataset}, but a 'model' is trained on {DIGITS}; give a 'task' instead of 'model', or "
                 "remove the key",
             )
+    if parts.data is not None and parts.data.stored and not parts.data.endpoint:
+        yield ("data", "stored"), "the embedded store holds no stored values; add the key 'endpoint'"
     if parts.task is not None and parts.task.name is not None:
         try:
             read_settings(parts.task.name, parts.task.settings)

@@ -79,6 +79,8 @@ class PeerConfig:
         default_factory=lambda: {"kind": "thread", "count": 1, "in_order": True}
     )
     bad_samples: str = "fail"  # "fail" | "skip"
+    stored: bool = False  # the training shards hold the values after the pipeline's first operations
+    streams: int = 1  # training shards that are downloaded at once
     data_position: Mapping[str, Any] | None = (
         None  # of the slot's last peer (experiments/wire/data_position.py)
     )

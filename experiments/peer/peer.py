@@ -57,7 +57,13 @@ from experiments.peer.training.ranks import Ranks
 from experiments.peer.training.step_log import StepLog
 from experiments.peer.training.stored_settings import with_stored_files
 from experiments.peer.training.task import TaskRunner, build_runner, use_code_folder
-from experiments.peer.training.task_data import first_batch, held_out, statistics_batches, training_source
+from experiments.peer.training.task_data import (
+    first_batch,
+    held_out,
+    statistics_batches,
+    training_source,
+    use_stored_values,
+)
 from experiments.pipeline.errors import PipelineError
 from experiments.tasks.protocol import TaskError
 from experiments.wire.data_position import DataPosition
@@ -150,6 +156,7 @@ def assemble(config: PeerConfig, folder: Path, temporary: Path, status: Status) 
     opener = open_shards(config, folder / "cache", partial(status.warn, "cache"))
     config = with_stored_files(config, folder, opener.open)
     task = build_runner(config)
+    use_stored_values(config, task, opener.open)
     status.set(ran=task.ran)
     task.precision.warn = partial(status.warn, "precision")
     heldout = held_out(config, opener, task, partial(status.left_out, "heldout"))

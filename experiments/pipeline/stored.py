@@ -1,125 +1,265 @@
-"""Stored prefixes: how many operations may be run once and stored, the key of what is stored, what differs from it."""
+"""A strategy's stored prefix: the values after a pipeline's first operations as members of ordinary WebDataset shards.
+
+The manifest says which operations have run; `resumed` checks it and gives the pipeline of the others.
+"""
 
 from __future__ import annotations
 
+import gzip
+import io
+import json
+import zlib
 from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from hashlib import sha256
-from typing import Any
+from typing import Any, Literal, cast, get_args
 
-from experiments.pipeline.errors import PipelineError
+import numpy as np
+
+from cloud.storage.samples import Sample
+from cloud.storage.shards import Record
+from experiments.pipeline.codecs import CODECS, DEFAULT_CODEC, Kind
+from experiments.pipeline.errors import BadSampleError, PipelineError
+from experiments.pipeline.op import Op
 from experiments.pipeline.pipeline import Pipeline
 
+StoredCodec = Literal["none", "gzip", "zlib", "png", "webp"]
+"""How values are stored: as they are, compressed, or images as PNG or lossless WebP and all others as they are."""
+
+STORED_CODECS: tuple[StoredCodec, ...] = get_args(StoredCodec)
+
 _FORMAT = 1
+_SUFFIX: dict[Kind, str] = {"bytes": "bin", "text": "txt", "number": "json", "image": "npy", "array": "npy"}
+_COMPRESSED = {"gzip": ".gz", "zlib": ".zlib"}
+_ARRAY_MODES = ("L", "RGB", "RGBA")  # of images that an array holds without loss
+_WEBP_MODES = ("RGB", "RGBA")
 
 
 def storable(pipeline: Pipeline) -> int:
-    """Return how many of the first operations may be stored: all before the first random one.
-
-    What is stored is always the result of a prefix, so no operation after a random one can be part of it.
-    """
+    """Return how many of the first operations may be stored: all before the first random one."""
     return next((at for at, op in enumerate(pipeline.ops) if op.random), len(pipeline.ops))
 
 
-def check_storable(pipeline: Pipeline, ops: int) -> None:
-    """Raise PipelineError if the result of the first `ops` operations must not be stored."""
-    if not 0 <= ops <= len(pipeline.ops):
-        raise PipelineError(
-            f"pipeline {pipeline.name} has {len(pipeline.ops)} operations, so the first {ops} of them cannot be stored; "
-            f"use 0 to {storable(pipeline)}"
-        )
-    most = storable(pipeline)
-    if ops > most:
-        before = ", ".join(op.name for op in pipeline.ops[:most]) or "none"
-        raise PipelineError(
-            f"pipeline {pipeline.name}: operation {pipeline.ops[most].name} is random, so only the operations before it "
-            f"({before}) may be stored: a stored random op is random no more, and accuracy falls; "
-            f"store the first {most} or fewer, not {ops}"
-        )
+@dataclass(frozen=True)
+class Prefix:
+    """The first `ops` operations of a pipeline, whose values are stored with `codec`.
 
-
-def stored_key(pipeline: Pipeline, ops: int) -> str:
-    """Return the key of shards that hold the result of the first `ops` operations: their fingerprint.
-
-    Raises PipelineError if it must not be stored.
+    Raises PipelineError for a number out of range, an unknown codec, or a random operation among them.
     """
-    check_storable(pipeline, ops)
-    return pipeline.fingerprint(ops)
+
+    pipeline: Pipeline
+    ops: int
+    codec: StoredCodec = "none"
+
+    def __post_init__(self) -> None:
+        name, all_ops = self.pipeline.name, self.pipeline.ops
+        if not 1 <= self.ops <= len(all_ops):
+            raise PipelineError(
+                f"pipeline {name} has {len(all_ops)} operations, so its first {self.ops} cannot be stored; "
+                f"choose 1 to {len(all_ops)}"
+            )
+        if self.codec not in STORED_CODECS:
+            raise PipelineError(
+                f"values cannot be stored with {self.codec!r}; use one of {', '.join(STORED_CODECS)}"
+            )
+        most = storable(self.pipeline)
+        if self.ops > most:
+            advice = (
+                f"store at most the first {most}" if most else "none can be stored, so move it behind others"
+            )
+            raise PipelineError(
+                f"pipeline {name}: operation {all_ops[most].name} is random, and only a prefix before the first random "
+                f"operation may be stored (a stored random operation is random no more, and accuracy falls); {advice}"
+            )
+
+    @cached_property
+    def extensions(self) -> dict[str, str]:
+        """The extension of each stored field: "image.npy", "image.npy.gz", "image.png", "label.json"."""
+        kinds = self.pipeline.kinds(self.ops)
+        outputs = {op.output for op in self.pipeline.ops[: self.ops]}
+        return {field: f"{field}.{self._suffix(kinds[field])}" for field in kinds if field in outputs}
+
+    def manifest(self) -> dict[str, Any]:
+        """What was stored, in JSON types. Raises PipelineError, as fingerprints do."""
+        return {
+            "format": _FORMAT,
+            "pipeline": self.pipeline.name,
+            "ops": self.ops,
+            "codec": self.codec,
+            "fingerprint": self.pipeline.fingerprint(self.ops),
+            "fields": dict(self.extensions),
+            "declared": _declared(self.pipeline, self.ops),
+        }
+
+    def record(self, sample: Sample) -> Record:
+        """Run the operations on a sample and encode their values; its other members are kept as they are.
+
+        Raises BadSampleError, and what `Pipeline.run` raises besides.
+        """
+        item = self._offline.run(sample, 0, 0)
+        used = {
+            field: next(extension for extension in extensions if extension in sample)
+            for field, extensions in self.pipeline.fields.items()
+        }
+        kept = {extension for field, extension in used.items() if field not in self.extensions}
+        members: dict[str, bytes] = {
+            extension: data
+            for extension, data in sample.items()
+            if not extension.startswith("__") and (extension in kept or extension not in used.values())
+        }
+        kinds = self.pipeline.kinds(self.ops)
+        for field, extension in self.extensions.items():
+            if extension in members:
+                reason = (
+                    f"it has a member {extension} already, where the value of field {field} is to be stored"
+                )
+                raise BadSampleError(sample["__url__"], sample["__key__"], "", reason)
+            try:
+                members[extension] = encode(item[field], kinds[field], self.codec)
+            except ValueError as error:
+                raise BadSampleError(sample["__url__"], sample["__key__"], "", str(error)) from error
+        return Record(sample["__key__"], members)
+
+    @property
+    def online(self) -> Pipeline:
+        """The pipeline of the other operations, which reads the stored values.
+
+        Its operations keep their names, and so their random numbers.
+        """
+        kinds = self.pipeline.kinds(self.ops)
+        fields = dict(self.pipeline.fields) | {field: (ext,) for field, ext in self.extensions.items()}
+        load = tuple(
+            Op(
+                f"load {field}",
+                f"{__name__}:decode",
+                field,
+                "bytes",
+                kinds[field],
+                {"kind": kinds[field], "codec": self.codec},
+                libraries=("numpy", "pillow") if kinds[field] == "image" else ("numpy",),
+            )
+            for field in self.extensions
+        )
+        return Pipeline(self.pipeline.name, fields, (*load, *self.pipeline.ops[self.ops :]))
+
+    @cached_property
+    def _offline(self) -> Pipeline:
+        return Pipeline(self.pipeline.name, self.pipeline.fields, self.pipeline.ops[: self.ops])
+
+    def _suffix(self, kind: Kind) -> str:
+        if kind == "image" and self.codec in ("png", "webp"):
+            return self.codec
+        return _SUFFIX[kind] + _COMPRESSED.get(self.codec, "")
 
 
-def stored_declaration(pipeline: Pipeline, ops: int) -> dict[str, Any]:
-    """Return in JSON types what the manifest of stored shards says of their pipeline.
+def resumed(pipeline: Pipeline, manifest: Any, where: str) -> Pipeline:
+    """Return the pipeline that reads the stored values of `manifest` and runs the operations left of `pipeline`.
 
-    {"format", "fingerprint", "fields", "ops"}: the fingerprint's declaration, with "source_sha256" in place of an
-    operation's source. Raises PipelineError if it must not be stored.
+    `where`: the shards' prefix, for messages. Raises PipelineError if the manifest is damaged, or is that of other
+    operations than the pipeline's first ones, naming what differs.
     """
-    key = stored_key(pipeline, ops)
+    advice = "store the shards again, or use the pipeline that they were made with"
+    try:
+        if manifest["format"] != _FORMAT:
+            raise PipelineError(
+                f"{where} has stored values of format {manifest['format']}, and this version of orch reads format {_FORMAT}; "
+                "store the shards again"
+            )
+        ops, codec = manifest["ops"], manifest["codec"]
+        declared, fingerprint, fields = manifest["declared"], manifest["fingerprint"], manifest["fields"]
+        if type(ops) is not int or ops < 1 or codec not in STORED_CODECS or not isinstance(declared, dict):
+            raise TypeError("a value has another type")
+        here = _declared(pipeline, ops)
+        if ops > len(pipeline.ops) or pipeline.fingerprint(ops) != fingerprint:
+            raise PipelineError(
+                f"{where} holds the values after the first {ops} operations of another pipeline than {pipeline.name}: "
+                f"{_difference(declared, here)}; {advice}"
+            )
+        prefix = Prefix(pipeline, ops, cast(StoredCodec, codec))
+        if prefix.extensions != fields:
+            raise ValueError(f"its fields are {fields}")
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise PipelineError(
+            f"the manifest of {where} is damaged ({type(error).__name__}: {error}); store the shards again"
+        ) from error
+    return prefix.online
+
+
+def encode(value: Any, kind: Kind, codec: StoredCodec) -> bytes:
+    """Encode a value without loss. Raises ValueError if the codec cannot hold it."""
+    if kind == "image":
+        if codec == "png":
+            return CODECS["png"].encode(value)
+        if codec == "webp":
+            if value.mode not in _WEBP_MODES:
+                raise ValueError(
+                    f"an image of mode {value.mode} cannot be stored as webp without loss; use png or none"
+                )
+            file = io.BytesIO()
+            value.save(file, "webp", lossless=True, method=0, exact=True)
+            return file.getvalue()
+        if value.mode not in _ARRAY_MODES:
+            raise ValueError(f"an image of mode {value.mode} cannot be stored as an array; use png")
+        data = CODECS["npy"].encode(np.asarray(value))
+    else:
+        data = CODECS[DEFAULT_CODEC[kind]].encode(value)
+    match codec:
+        case "gzip":
+            return gzip.compress(data, 1, mtime=0)
+        case "zlib":
+            return zlib.compress(data, 1)
+        case _:
+            return data
+
+
+def decode(data: bytes, kind: Kind, codec: StoredCodec) -> Any:
+    """Decode what `encode` wrote. Raises the codecs' errors."""
+    if kind == "image" and codec in ("png", "webp"):
+        from PIL import Image
+
+        with Image.open(io.BytesIO(data), formats=(codec,)) as image:
+            image.load()
+            return image
+    match codec:
+        case "gzip":
+            data = gzip.decompress(data)
+        case "zlib":
+            data = zlib.decompress(data)
+        case _:
+            pass
+    if kind == "image":
+        from PIL import Image
+
+        return Image.fromarray(CODECS["npy"].decode(data))
+    return CODECS[DEFAULT_CODEC[kind]].decode(data)
+
+
+def _declared(pipeline: Pipeline, ops: int) -> dict[str, Any]:
+    """Fields and operations as the fingerprint takes them, with a SHA-256 of each source."""
     declared = pipeline.declaration(ops)
-    return {
-        "format": _FORMAT,
-        "fingerprint": key,
-        "fields": declared["fields"],
-        "ops": [_with_hash(op) for op in declared["ops"]],
-    }
+    for one in declared["ops"]:
+        one["source"] = sha256(one["source"].encode()).hexdigest()
+    return json.loads(json.dumps(declared))
 
 
-def check_same_pipeline(stored: Mapping[str, Any], pipeline: Pipeline, ops: int) -> None:
-    """Raise PipelineError, naming what differs, if shards with the declaration `stored` are not of this pipeline's first
-    `ops` operations. A declaration that cannot be read is refused too."""
-    wanted = stored_declaration(pipeline, ops)
-    if stored.get("fingerprint") == wanted["fingerprint"]:
-        return
-    raise PipelineError(
-        f"the stored shards are not of the first {ops} operations of pipeline {pipeline.name}: "
-        f"{'; '.join(differences(stored, wanted))}; store them again, or go back to the pipeline that they were stored with"
-    )
+def _difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
+    """The first differences of two declarations, in words."""
+    if there["fields"] != here["fields"]:
+        return _values("the extensions of its fields", there["fields"], here["fields"])
+    names = [one["name"] for one in there["ops"]], [one["name"] for one in here["ops"]]
+    if names[0] != names[1]:
+        return _values("the operations", *(", ".join(found) or "none" for found in names))
+    for one, other in zip(there["ops"], here["ops"], strict=True):
+        found = [key for key in sorted({*one, *other}) if one.get(key) != other.get(key)]
+        if found == ["source"]:
+            return f"the source of operation {one['name']} ({one['call']}) is another one"
+        if found:
+            key = next(key for key in found if key != "source")
+            return _values(f"{key} of operation {one['name']}", one.get(key), other.get(key))
+    return "the fingerprints differ, though the declarations are the same"
 
 
-def differences(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
-    """Name what differs between two declarations of `stored_declaration`, one part of a sentence for each."""
-    if stored.get("format") != wanted["format"] or not _is_declaration(stored):
-        return ["what they say of their pipeline cannot be read by this version of orch"]
-    found: list[str] = []
-    if stored["fields"] != wanted["fields"]:
-        found.append(f"their fields are {_shown(stored['fields'])}, now {_shown(wanted['fields'])}")
-    had, has = ([op["name"] for op in declared["ops"]] for declared in (stored, wanted))
-    if had != has:
-        return [
-            *found,
-            f"their operations are {', '.join(had) or 'none'}, now they are {', '.join(has) or 'none'}",
-        ]
-    for old, new in zip(stored["ops"], wanted["ops"], strict=True):
-        for part in sorted(old.keys() | new.keys()):
-            found += _changes(f"operation {new['name']}: {part}", old.get(part), new.get(part))
-    return found or ["their fingerprint is another one"]
-
-
-def _changes(what: str, old: Any, new: Any) -> list[str]:
-    if old == new:
-        return []
-    if what.endswith(": source_sha256"):
-        return [f"{what.removesuffix('_sha256')} was changed"]
-    if isinstance(old, dict) and isinstance(new, dict):
-        names = sorted(old.keys() | new.keys())
-        return [
-            change for name in names for change in _changes(f"{what} {name}", old.get(name), new.get(name))
-        ]
-    return [f"{what} was {_shown(old)}, now {_shown(new)}"]
-
-
-def _shown(value: Any) -> str:
-    text = "absent" if value is None else str(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
-
-
-def _is_declaration(stored: Mapping[str, Any]) -> bool:
-    ops = stored.get("ops")
-    return (
-        isinstance(stored.get("fields"), dict)
-        and isinstance(ops, list)
-        and all(isinstance(op, dict) and isinstance(op.get("name"), str) for op in ops)
-    )
-
-
-def _with_hash(op: Mapping[str, Any]) -> dict[str, Any]:
-    rest = {name: value for name, value in op.items() if name != "source"}
-    return {**rest, "source_sha256": sha256(op["source"].encode("utf-8")).hexdigest()}
+def _values(what: str, there: Any, here: Any) -> str:
+    first, second = (value if isinstance(value, str) else json.dumps(value) for value in (there, here))
+    return f"{what}: {first} there, {second} here"

@@ -199,6 +199,18 @@ class Data(_Section):
         "the task. Relative paths start at this file's folder.",
     )
     workers: Workers = Field(default_factory=Workers, description="What decodes samples on each peer.")
+    streams: int = Field(
+        default=1,
+        ge=1,
+        le=64,
+        description="Training shards that a peer downloads at once: the one being read and the next ones, each over a "
+        "connection of its own (docs/data.md). Samples and their order do not depend on it.",
+    )
+    stored: bool = Field(
+        default=False,
+        description="true: `shards` hold the values after the first operations of the pipeline (docs/stored.md), so peers "
+        "run only the others on training samples. Held-out shards are as before.",
+    )
     bad_samples: Literal["fail", "skip"] = Field(
         default="fail",
         description="What happens to a sample that cannot be decoded. fail: it ends the run; skip: it is left out and counted.",

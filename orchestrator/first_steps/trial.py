@@ -243,6 +243,7 @@ def lone_config(spec: ExperimentSpec, code: TaskCode | None, folder: Path, batch
         task=None if call is None else {"call": call.call, "with": _settings(call, folder)},
         code_folder="" if code is None else CODE,
         pipeline="" if call is None else call.pipeline,
+        stored=spec.data.stored,
         threads=0 if spec.emulation is None else 1,  # a local run's peers share this machine's cores
     )
 
@@ -276,6 +277,7 @@ def _tried(
     import torch
 
     from experiments.peer.training.task import build_runner, evaluation_samples
+    from experiments.peer.training.task_data import use_stored_values
 
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
@@ -288,6 +290,7 @@ def _tried(
         if generated
         else open_store(spec)
     )
+    use_stored_values(config, runner, open_shard)
     shard, decoding, decoding_heldout = first_shard(spec.data.shards), _Decoding(), _Decoding()
     with torch_threads(config.threads), torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)

@@ -19,6 +19,7 @@ from experiments.pipeline.errors import PipelineError, describe_error
 
 _T = TypeVar("_T", covariant=True)
 _AHEAD = 4  # batches
+_OTHER_CONNECTIONS = 9  # besides the training shards': held-out shards, checkpoints
 
 
 class BatchSource(Protocol[_T]):
@@ -36,7 +37,9 @@ class BatchSource(Protocol[_T]):
 def open_shards(config: PeerConfig, folder: Path, warn: Callable[[str], None]) -> ShardOpener:
     """Create the opener of this peer's shards, with a disk cache in `folder`. Raises StorageError."""
     cache = ShardCache(folder, config.cache_bytes, warn=warn) if config.cache_bytes > 0 else None
-    client = ClientPerProcess(config.endpoint, region=config.region)
+    client = ClientPerProcess(
+        config.endpoint, region=config.region, connections=config.streams + _OTHER_CONNECTIONS
+    )
     return ShardOpener(client, endpoint=config.endpoint, cache=cache, counter=ByteCounter())
 
 

@@ -69,10 +69,14 @@ class TaskSource:
         cursor: Cursor | None = None,
         others: int = 0,
         collate_to_send: Collate | None = None,
+        streams: int = 1,
     ) -> None:
-        """`others`: accelerators of the VM besides this one, whose batches `collate_to_send` makes."""
+        """`others`: accelerators of the VM besides this one, whose batches `collate_to_send` makes. `streams`: shards
+        that are downloaded at once."""
         self._others, self._collate_to_send = others, collate_to_send or collate
-        self._reader = SampleReader(shards, open_shard, seed=decoder.seed, shuffle=shuffle, cursor=cursor)
+        self._reader = SampleReader(
+            shards, open_shard, seed=decoder.seed, shuffle=shuffle, cursor=cursor, streams=streams
+        )
         self._collate, self._bad_samples = collate, bad_samples
         self._cursor = self._reader.cursor
         self._error: Exception | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import closing
 from functools import partial
+from typing import BinaryIO
 
 from cloud.storage.opener import ShardOpener
 from cloud.storage.samples import Cursor
@@ -14,9 +15,22 @@ from experiments.peer.training.bad_samples import BadSamples, LeftOut
 from experiments.peer.training.decoding import Decoder, Workers
 from experiments.peer.training.loader import HeldOut, TaskSource
 from experiments.peer.training.task import TaskRunner, evaluation_samples
+from experiments.pipeline.store_shards import stored_pipeline
 from experiments.tasks.protocol import Batch
 
 _STATISTICS_SAMPLES = 512
+
+
+def use_stored_values(config: PeerConfig, task: TaskRunner, open_url: Callable[[str], BinaryIO]) -> None:
+    """Let the task's training pipeline begin with the values that the shards hold, if they hold any.
+
+    Without held-out shards, whatever is evaluated is read from the same shards. Raises PipelineError, StorageError.
+    """
+    if not config.stored:
+        return
+    task.pipeline = stored_pipeline(task.pipeline, config.shards, open_url)
+    if not config.heldout_shards:
+        task.heldout_pipeline = task.pipeline
 
 
 def training_source(
@@ -40,6 +54,7 @@ def training_source(
         cursor=cursor,
         others=config.ranks - 1,
         collate_to_send=task.collate_to_send,
+        streams=config.streams,
     )
 
 

@@ -159,6 +159,16 @@ def test_what_is_refused(folder: Path, head: str, line: int | None, path: str, m
     assert line is None or found[0] == line
 
 
+def test_stored_values_need_a_task_and_a_store(folder: Path):
+    body = BODY.replace("data: {", "data: {stored: true, endpoint: 'http://store:1', ")
+    (found,) = problems(folder, "model: digits\n", body=body)
+    assert found[:2] == (4, "data.stored")
+    task = "task: {python: my_task.py:build}\n"
+    assert read(folder, task, body=body).data.stored
+    (found,) = problems(folder, task, body=BODY.replace("data: {", "data: {stored: true, "))
+    assert found == (4, "data.stored", "the embedded store holds no stored values; add the key 'endpoint'")
+
+
 def test_a_pipeline_without_a_task_is_refused(folder: Path):
     body = BODY.replace("data: {", "data: {pipeline: helper.py:P, ")
     (found,) = problems(folder, "model: digits\n", body=body)

@@ -1,27 +1,339 @@
-"""Stored prefixes end before the first random operation, have a fingerprint, and say what differs from the pipeline."""
+"""Stored prefixes: the same items as from the source, no random operation, and only for the pipeline that made them."""
 
 from __future__ import annotations
 
+import io
 import json
+import re
+from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
-from experiments.pipeline import op as op_module
+from cloud.storage.client import make_client
+from cloud.storage.errors import CorruptShardError, PrefixTakenError
+from cloud.storage.opener import ShardOpener
+from cloud.storage.publish import list_objects, read_index
+from cloud.storage.samples import read_shard
 from experiments.pipeline.builtin import digits, imagenet, imagenet_resize, power, speech_mel
-from experiments.pipeline.errors import PipelineError
+from experiments.pipeline.errors import BadSampleError, PipelineError
 from experiments.pipeline.op import Op
 from experiments.pipeline.pipeline import Pipeline
-from experiments.pipeline.stored import (
-    check_same_pipeline,
-    check_storable,
-    storable,
-    stored_declaration,
-    stored_key,
-)
+from experiments.pipeline.store_shards import store_prefix, stored_pipeline
+from experiments.pipeline.stored import STORED_CODECS, Prefix, decode, encode, resumed, storable
+from tests.cloud.storage_fakes import make_tar
 
 HERE = "tests.experiments.pipeline.ops_for_tests"
+IMAGENET = imagenet.pipeline(size=16)
+TEXT = Pipeline(
+    "texts",
+    {"text": ("txt",), "other": ("txt", "md"), "noise": ("bin",)},
+    (
+        Op("text", f"{HERE}:text", "text", "bytes", "text"),
+        Op("length", f"{HERE}:length", "text", "text", "number", into="length"),
+        Op("upper", f"{HERE}:upper", "text", "text", "text"),
+        Op("noise", f"{HERE}:noise", "noise", "bytes", "array", random=True),
+        Op("add", f"{HERE}:add_noise", "noise", "array", "array", random=True),
+    ),
+)
+
+
+def jpeg(seed: int) -> bytes:
+    levels = np.random.default_rng(seed).integers(0, 256, (9, 12, 3), np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(levels).resize((48, 36)).save(file, "jpeg")
+    return file.getvalue()
+
+
+def photo(seed: int = 0, **members):
+    return {
+        "__key__": f"{seed:04d}",
+        "__url__": "s3://b/t.tar",
+        "jpg": jpeg(seed),
+        "cls": b"3",
+        "json": b"{}",
+        **members,
+    }
+
+
+def stored_sample(prefix: Prefix, sample):
+    record = prefix.record(sample)
+    return {"__key__": record.key, "__url__": "s3://c/train-000000.tar", **record.members}
+
+
+def same(one, other) -> bool:
+    if isinstance(one, np.ndarray):
+        return one.dtype == other.dtype and np.array_equal(one, other)
+    return one == other
+
+
+@pytest.mark.parametrize("codec", STORED_CODECS)
+def test_a_stored_decode_gives_the_same_tensors_in_every_pass(codec):
+    prefix = Prefix(IMAGENET, 1, codec)
+    online = resumed(IMAGENET, json.loads(json.dumps(prefix.manifest())), "s3://c")
+    for seed, pass_number in ((0, 0), (0, 1), (7, 3)):
+        found = online.run(stored_sample(prefix, photo(seed)), seed, pass_number)
+        expected = IMAGENET.run(photo(seed), seed, pass_number)
+        assert found.keys() == expected.keys()
+        assert all(same(found[key], expected[key]) for key in expected)
+
+
+@given(ops=st.integers(1, 3), codec=st.sampled_from(STORED_CODECS), text=st.text(), seed=st.integers(0, 9))
+def test_every_prefix_gives_the_items_of_the_whole_pipeline(ops, codec, text, seed):
+    sample = {"__key__": "k", "__url__": "s3://b/t.tar", "txt": text.encode(), "bin": b"n", "xyz": b"rest"}
+    prefix = Prefix(TEXT, ops, codec)
+    held = stored_sample(prefix, sample)
+    assert held["xyz"] == b"rest"
+    found, expected = prefix.online.run(held, seed, 1), TEXT.run(sample, seed, 1)
+    assert found.keys() == expected.keys()
+    assert all(same(found[key], expected[key]) for key in expected)
+
+
+def test_members_are_ordinary_and_others_are_untouched():
+    held = stored_sample(Prefix(IMAGENET, 1, "png"), photo())
+    assert set(held) == {"__key__", "__url__", "image.png", "cls", "json"}
+    with Image.open(io.BytesIO(held["image.png"])) as image:
+        assert image.size == (48, 36)
+    held = stored_sample(Prefix(IMAGENET, 1), photo())
+    assert np.load(io.BytesIO(held["image.npy"])).shape == (36, 48, 3)
+    assert set(stored_sample(Prefix(IMAGENET, 1, "gzip"), photo())) > {"image.npy.gz"}
+
+
+@pytest.mark.parametrize("ops", [2, 3, 6])
+def test_a_prefix_with_a_random_operation_is_refused(ops):
+    with pytest.raises(
+        PipelineError,
+        match=r"operation crop is random, and only a prefix before the first random operation may be stored \(a stored random "
+        r"operation is random no more, and accuracy falls\); store at most the first 1$",
+    ):
+        Prefix(IMAGENET, ops)
+
+
+def test_prefixes_out_of_range_and_unknown_codecs_are_refused():
+    for ops in (0, -1, 7):
+        with pytest.raises(PipelineError, match="choose 1 to 6"):
+            Prefix(IMAGENET, ops)
+    with pytest.raises(PipelineError, match="'lzma'; use one of none, gzip"):
+        Prefix(IMAGENET, 1, "lzma")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("changed", "sentence"),
+    [
+        (replace(IMAGENET, fields={"image": ("jpg",), "label": ("cls",)}), "the extensions of its fields: "),
+        (
+            replace(IMAGENET, ops=(IMAGENET.ops[-1], *IMAGENET.ops[:-1])),
+            "the operations: decode there, label here",
+        ),
+        (
+            replace(IMAGENET, ops=(imagenet.decode_op(1), *IMAGENET.ops[1:])),
+            r'parameters of operation decode: {"mode": "RGB"} there, {"mode": "L"} here',
+        ),
+        (
+            replace(IMAGENET, ops=(replace(IMAGENET.ops[0], libraries=("numpy",)), *IMAGENET.ops[1:])),
+            "libraries of operation decode: ",
+        ),
+        (replace(IMAGENET, ops=()), "the operations: decode there, none here"),
+    ],
+)
+def test_another_fingerprint_is_refused_and_named(changed, sentence):
+    manifest = Prefix(IMAGENET, 1).manifest()
+    with pytest.raises(PipelineError, match="another pipeline than imagenet: ") as caught:
+        resumed(changed, manifest, "s3://c")
+    assert sentence in str(caught.value)
+    assert str(caught.value).endswith("store the shards again, or use the pipeline that they were made with")
+
+
+def test_another_source_is_named():
+    manifest = Prefix(IMAGENET, 1).manifest()
+    manifest["declared"]["ops"][0]["source"] = "0" * 64
+    manifest["fingerprint"] = "0" * 64
+    with pytest.raises(
+        PipelineError, match=r"the source of operation decode \(experiments.*:decode\) is another"
+    ):
+        resumed(IMAGENET, manifest, "s3://c")
+
+
+@pytest.mark.parametrize("key", ["format", "ops", "codec", "fingerprint", "fields", "declared"])
+@pytest.mark.parametrize("value", [None, 1.5, [], "x"])
+def test_a_damaged_manifest_is_one_sentence(key, value):
+    manifest = Prefix(IMAGENET, 1).manifest()
+    for damaged in ({**manifest, key: value}, {k: v for k, v in manifest.items() if k != key}, value):
+        with pytest.raises(PipelineError) as caught:
+            resumed(IMAGENET, damaged, "s3://c")
+        assert "s3://c" in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+def test_what_cannot_be_stored_names_the_sample():
+    with pytest.raises(BadSampleError, match=r"sample 0000: it has a member image\.png already"):
+        Prefix(IMAGENET, 1, "png").record(photo(**{"image.png": b""}))
+    with pytest.raises(BadSampleError, match="operation decode"):
+        Prefix(IMAGENET, 1).record(photo(jpg=b"no image"))
+    with pytest.raises(ValueError, match="mode P cannot be stored as an array; use png"):
+        encode(Image.new("P", (2, 2)), "image", "none")
+    with pytest.raises(ValueError, match="mode L cannot be stored as webp"):
+        encode(Image.new("L", (2, 2)), "image", "webp")
+
+
+@pytest.mark.parametrize("codec", STORED_CODECS)
+@pytest.mark.parametrize("mode", ["RGB", "RGBA"])
+def test_images_are_stored_without_loss(codec, mode):
+    levels = np.random.default_rng(3).integers(0, 256, (5, 7, len(mode)), np.uint8)
+    found = decode(encode(Image.fromarray(levels), "image", codec), "image", codec)
+    assert found.mode == mode
+    assert np.array_equal(np.asarray(found), levels)
+
+
+SOURCES = [f"s3://src/part-{n}.tar" for n in "cab"]
+
+
+@pytest.fixture
+def client(monkeypatch):
+    moto = pytest.importorskip("moto")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    with moto.mock_aws():
+        client = make_client()
+        client.create_bucket(Bucket="src")
+        for at, url in enumerate(SOURCES):
+            samples = {
+                f"{at}{n}": {"jpg": jpeg(10 * at + n), "cls": b"%d" % n, "json": b"{}"} for n in range(4)
+            }
+            put(client, url, make_tar(samples))
+        yield client
+
+
+def put(client, url, data):
+    client.put_object(Bucket="src", Key=url.removeprefix("s3://src/"), Body=data)
+
+
+def store(client, folder, prefix=None, **options):
+    opener = ShardOpener(lambda: client)
+    return store_prefix(
+        prefix or Prefix(IMAGENET, 1, "png"), SOURCES, opener, client, "s3://dst/v", folder=folder, **options
+    )
+
+
+STORED = [f"s3://dst/v/train-{n:06d}.tar" for n in range(3)]
+
+
+def online_of(client, pipeline=IMAGENET, shards=STORED):
+    return stored_pipeline(pipeline, shards, ShardOpener(lambda: client).open)
+
+
+def items(pipeline, client, shards):
+    opener = ShardOpener(lambda: client)
+    return {
+        sample["__key__"]: pipeline.run(sample, 1, 2)["image"].tobytes()
+        for shard in shards
+        for sample in read_shard(shard, opener.open(shard))
+    }
+
+
+def test_stored_shards_give_the_items_of_their_sources(client, tmp_path):
+    seen = []
+    index = store(client, tmp_path, progress=lambda *counts: seen.append(counts))
+    assert seen == [(1, 3), (2, 3), (3, 3)]
+    assert index == read_index(client, "s3://dst/v")
+    assert [shard.samples for shard in index.shards] == [4, 4, 4]
+    assert index.complete
+    assert list(tmp_path.iterdir()) == []
+    assert [f"s3://dst/v/{shard.name}" for shard in index.shards] == STORED
+    found = items(online_of(client), client, STORED)
+    assert len(found) == 12
+    assert found == items(IMAGENET, client, SOURCES)
+
+
+@pytest.mark.parametrize("after", range(12))
+def test_an_interrupted_writing_goes_on_with_the_shard_it_was_in(client, tmp_path, after, monkeypatch):
+    reference = [shard.sha256 for shard in store(client, tmp_path).shards]
+    for name in list_objects(client, "s3://dst/v"):
+        client.delete_object(Bucket="dst", Key=f"v/{name}")
+    run = Prefix.record
+    counts = {"samples": 0, "stop": after}
+
+    def record(self, sample):
+        if counts["samples"] == counts["stop"]:
+            raise KeyboardInterrupt
+        counts["samples"] += 1
+        return run(self, sample)
+
+    monkeypatch.setattr(Prefix, "record", record)
+    with pytest.raises(KeyboardInterrupt):
+        store(client, tmp_path)
+    with pytest.raises(PipelineError, match=f"holds {after // 4} finished shards of 3; store the rest"):
+        online_of(client)
+    counts.update(samples=0, stop=-1)
+    index = store(client, tmp_path)
+    assert counts["samples"] == 12 - after // 4 * 4
+    assert [shard.sha256 for shard in index.shards] == reference
+    assert store(client, tmp_path) == index
+    assert counts["samples"] == 12 - after // 4 * 4
+
+
+def test_a_prefix_with_other_data_is_refused(client, tmp_path):
+    store(client, tmp_path)
+    with pytest.raises(PrefixTakenError, match="stored "):
+        store(client, tmp_path, Prefix(IMAGENET, 1, "gzip"))
+    put(client, SOURCES[0], make_tar({"x": {"jpg": jpeg(1), "cls": b"1"}}))
+    with pytest.raises(PrefixTakenError, match="source "):
+        store(client, tmp_path)
+    client.delete_object(Bucket="dst", Key="v/index.json")
+    with pytest.raises(PrefixTakenError, match="shards without an index"):
+        store(client, tmp_path)
+    with pytest.raises(PipelineError, match="has no stored values"):
+        online_of(client)
+    with pytest.raises(PipelineError, match="has no stored values"):
+        online_of(client, shards=SOURCES)
+
+
+def test_shards_that_are_not_those_of_the_manifest_are_refused(client, tmp_path):
+    store(client, tmp_path)
+    with pytest.raises(PipelineError, match=r"train-000003\.tar is none of the 3 stored shards"):
+        online_of(client, shards=[*STORED, "s3://dst/v/train-000003.tar"])
+    with pytest.raises(PipelineError, match="one prefix, but these lie under s3://dst/v, s3://src"):
+        online_of(client, shards=[*STORED, *SOURCES])
+    with pytest.raises(PipelineError, match="another pipeline than imagenet-heldout"):
+        online_of(
+            client, imagenet.heldout_pipeline(classes=2).__class__("imagenet-heldout", IMAGENET.fields, ())
+        )
+
+
+def test_bad_samples_are_raised_or_left_out_and_empty_shards_are_errors(client, tmp_path):
+    put(client, SOURCES[1], make_tar({"y": {"jpg": b"no", "cls": b"1"}, "z": {"jpg": jpeg(1), "cls": b"1"}}))
+    with pytest.raises(BadSampleError, match="sample y, operation decode"):
+        store(client, tmp_path)
+    assert list(tmp_path.rglob("*.tar")) == []
+    bad = []
+    index = store(client, tmp_path, bad_sample=bad.append)
+    assert ([error.key for error in bad], index.samples("train")) == (["y"], 9)
+    put(client, SOURCES[1], make_tar({"y": {"jpg": b"no", "cls": b"1"}}))
+    client.delete_object(Bucket="dst", Key="v/index.json")
+    for name in list_objects(client, "s3://dst/v"):
+        client.delete_object(Bucket="dst", Key=f"v/{name}")
+    with pytest.raises(CorruptShardError, match="it has no good sample"):
+        store(client, tmp_path, bad_sample=bad.append)
+
+
+def test_the_example_of_the_page_stores_shards(client, tmp_path, monkeypatch):
+    [code] = re.findall(
+        r"```python\n(.*?)```", (Path(__file__).parents[3] / "docs" / "stored.md").read_text(), re.DOTALL
+    )
+    monkeypatch.setattr("cloud.storage.client.ClientPerProcess", lambda endpoint: lambda: client)
+    code = code.replace("s3://photos/train-{n:06d}.tar", "s3://src/part-{'abc'[n]}.tar").replace(
+        "range(32)", "range(3)"
+    )
+    found = {}
+    exec(code.replace("/tmp/stored", str(tmp_path)), found)
+    assert [shard.samples for shard in found["index"].shards] == [4, 4, 4]
+    assert {"cls", "image.png", "json"} == found["index"].shards[0].members.keys()
 
 
 @pytest.mark.parametrize(
@@ -36,88 +348,11 @@ HERE = "tests.experiments.pipeline.ops_for_tests"
     ],
     ids=lambda value: value.name if isinstance(value, Pipeline) else str(value),
 )
-def test_the_built_in_ones_can_be_stored_up_to_their_first_random_operation(pipeline, most):
+def test_the_built_in_ones_can_be_stored_up_to_their_first_random_operation(pipeline: Pipeline, most: int):
     assert storable(pipeline) == most
-
-
-def a_pipeline(random: list[bool]) -> Pipeline:
-    ops = [
-        Op(str(at), f"{HERE}:text", "text", "bytes", "bytes", random=is_random)
-        for at, is_random in enumerate(random)
-    ]
-    return Pipeline("p", {"text": ("txt",)}, tuple(ops))
-
-
-@given(st.lists(st.booleans(), max_size=6), st.integers(-1, 8))
-def test_a_prefix_may_be_stored_exactly_if_none_of_it_is_random(random, ops):
-    pipeline = a_pipeline(random)
-    assert storable(pipeline) == max(k for k in range(len(random) + 1) if not any(random[:k]))
-    if 0 <= ops <= len(random) and not any(random[:ops]):
-        check_storable(pipeline, ops)
-        assert stored_key(pipeline, ops) == pipeline.fingerprint(ops)
-    else:
-        for check in (check_storable, stored_key, stored_declaration):
-            with pytest.raises(PipelineError):
-                check(pipeline, ops)
-
-
-def test_the_refusal_says_why():
-    with pytest.raises(PipelineError) as caught:
-        check_storable(imagenet_resize.pipeline(), 4)
-    assert str(caught.value) == (
-        "pipeline imagenet-resize: operation crop is random, so only the operations before it (decode, resize, center) "
-        "may be stored: a stored random op is random no more, and accuracy falls; store the first 3 or fewer, not 4"
-    )
-    with pytest.raises(PipelineError, match=r"before it \(none\) may be stored"):
-        check_storable(a_pipeline([True]), 1)
-    with pytest.raises(
-        PipelineError, match="has 5 operations, so the first 9 of them cannot be stored; use 0 to 3"
-    ):
-        check_storable(imagenet_resize.pipeline(), 9)
-
-
-def refused(stored, pipeline, ops) -> str:
-    with pytest.raises(PipelineError) as caught:
-        check_same_pipeline(json.loads(json.dumps(stored)), pipeline, ops)
-    assert str(caught.value).startswith(
-        f"the stored shards are not of the first {ops} operations of pipeline {pipeline.name}: "
-    )
-    return str(caught.value)
-
-
-def test_what_differs_is_named(monkeypatch):
-    pipeline = imagenet_resize.pipeline()
-    stored = stored_declaration(pipeline, 2)
-    assert "source" not in stored["ops"][0]
-    check_same_pipeline(json.loads(json.dumps(stored)), pipeline, 2)
-    check_same_pipeline(stored, imagenet_resize.pipeline(200), 2)  # the crop comes after what is stored
-    other = imagenet_resize.pipeline(200, 232)
-    assert "operation resize: parameters size was 256, now 232; store them again" in refused(stored, other, 2)
-    assert "their operations are decode, resize, now they are decode; " in refused(stored, pipeline, 1)
-    renamed = Pipeline("p", {"image": ("png",), "label": ("cls",)}, pipeline.ops)
-    assert "their fields are {'image': ['jpg'" in refused(stored, renamed, 2)
-    with monkeypatch.context() as patch:
-        patch.setattr(op_module, "version", lambda name: "0.0.1")
-        assert "operation decode: libraries numpy was " in refused(stored, pipeline, 2)
-        assert "operation resize: libraries pillow was " in refused(stored, pipeline, 2)
-    with monkeypatch.context() as patch:
-        patch.setattr(op_module, "_source", lambda call: "another source")
-        assert "operation decode: source was changed; operation resize: source was changed;" in refused(
-            stored, pipeline, 2
-        )
-
-
-@pytest.mark.parametrize(
-    "change", [{"format": 2}, {"ops": None}, {"ops": [1]}, {"ops": [{}]}, {"fields": []}, {"format": None}]
-)
-def test_a_declaration_that_cannot_be_read_is_refused(change):
-    pipeline = power.pipeline()
-    stored = {**stored_declaration(pipeline, 1), "fingerprint": "0" * 64, **change}
-    assert "cannot be read by this version of orch" in refused(stored, pipeline, 1)
-    assert "cannot be read by this version of orch" in refused({}, pipeline, 1)
-
-
-def test_another_fingerprint_alone_is_refused():
-    pipeline = power.pipeline()
-    stored = {**stored_declaration(pipeline, 1), "fingerprint": "0" * 64}
-    assert "their fingerprint is another one" in refused(stored, pipeline, 1)
+    Prefix(pipeline, most)
+    if most < len(pipeline.ops):
+        with pytest.raises(
+            PipelineError, match="only a prefix before the first random operation may be stored"
+        ):
+            Prefix(pipeline, most + 1)

@@ -258,6 +258,9 @@ def test_peers_get_the_task_as_it_was_planned(file: Path, tmp_path: Path, descri
         f"data.pipeline={file.parent}/my_task.py:PLAIN",
         "data.workers={kind: process, count: 2}",
         "data.bad_samples=skip",
+        "data.streams=4",
+        "data.stored=true",
+        "data.endpoint=http://store:1",
     )
     plan = planned(file, tmp_path, *changes)
     folder = prepare(plan, file, "r-1", tmp_path, now_s=1.0)
@@ -275,6 +278,7 @@ def test_peers_get_the_task_as_it_was_planned(file: Path, tmp_path: Path, descri
         "skip",
     )
     assert config["workers"] == {"kind": "process", "count": 2, "in_order": True}
+    assert (config["streams"], config["stored"]) == (4, True)
     assert (config["emulated"], config["threads"], config["coalesce"]) == (False, 1, 1)
     assert config["own_machine"] is False
     assert (config["forward_s"], config["backward_s"], config["sync_work_s"]) == (0, 0, 0)

@@ -67,11 +67,13 @@ class Sources:
         policy: str = "fail",
         shards: Sequence[str] = URLS,
         cursor: Cursor | None = None,
+        streams: int = 1,
     ) -> TaskSource:
         bad = BadSamples(policy, lambda found: self.warnings.append(str(found)))
         open_shard = opener(store or FakeStore(SHARDS)).open
+        decoder = Decoder(pipeline, 5)
         source = TaskSource(
-            shards, open_shard, Decoder(pipeline, 5), list, workers, bad, shuffle=7, cursor=cursor
+            shards, open_shard, decoder, list, workers, bad, shuffle=7, cursor=cursor, streams=streams
         )
         self.made.append(source)
         return source
@@ -121,6 +123,20 @@ def test_all_workers_make_the_same_items_of_a_broken_connection(workers: Workers
         assert set(got) <= set(found(taken(sources(Workers()), TWO_PASSES + workers.count * 2)))
         assert len(set(expected) - set(got)) <= workers.count * 16
         assert workers.kind == "process" or got != expected
+
+
+@pytest.mark.parametrize("streams", [2, 4])
+def test_streams_make_the_same_batches_and_go_on_from_any_of_their_cursors(
+    streams: int, sources: Sources
+) -> None:
+    expected = taken(sources(Workers()), TWO_PASSES)
+    for batches in (0, 7, TWO_PASSES - 1):
+        got = taken(sources(Workers("thread", 3), streams=streams), batches)
+        cursor = got[-1].cursor if got else None
+        got += taken(sources(Workers(), streams=streams, cursor=cursor), TWO_PASSES - batches)
+        assert found(got) == found(expected)
+        assert got[-1].cursor == expected[-1].cursor
+        assert [loaded.spans for loaded in got] == [loaded.spans for loaded in expected]
 
 
 def test_the_position_is_changed_before_the_first_batch_only(sources: Sources) -> None:
