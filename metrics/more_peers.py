@@ -179,7 +179,8 @@ def _stop(found: MorePeers) -> str:
         return ""
     if 2 * found.peers > found.most:
         return f"; the experiment can have at most {found.most} peers"
-    return f"; a doubling gives {least} or more up to {found.most} peers, the most that it can have ({how})"
+    largest = found.most // (2 * found.peers) * 2 * found.peers
+    return f"; a doubling gives {least} or more up to {largest} peers, the experiment can have at most {found.most} ({how})"
 
 
 def _overlapped(granularity: float, peers: int) -> MorePeers:

@@ -175,7 +175,7 @@ def _warnings(advice: Advice, measured: Sequence[Measured]) -> list[str]:
         )
     found.append(
         "Advice looks at speed and dollars only: not at how a compression or a schedule changes what is learned, not at "
-        "preemptions, quotas or capacity. Reading the data, checkpoints and control traffic are not in the dollars."
+        "preemptions, quotas or capacity. Reading the data and checkpoints are not in the dollars."
     )
     return found
 
