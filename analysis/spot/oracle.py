@@ -75,7 +75,11 @@ class _Network:
         found[0] = 0.0
         for first in range(0, len(found), self._width):
             # What arrived by a place may leave it; leaving it and asking again only costs.
-            for node in (*range(first + 1, first + self._width), first, *range(first + 1, first + self._width)):
+            for node in (
+                *range(first + 1, first + self._width),
+                first,
+                *range(first + 1, first + self._width),
+            ):
                 for edge in self.edges[node]:
                     if self.room[edge]:
                         end = self.to[edge]

@@ -30,7 +30,9 @@ REFERENCES: tuple[Reference, ...] = get_args(Reference)
 
 def training_shares(line: Timeline, *, peers: int, restart_s: float, seed: int) -> dict[Reference, float]:
     """Share of the peers' time in training by reference policy. Raises ValueError for less than one peer."""
-    return {name: training_share(line, name, peers=peers, restart_s=restart_s, seed=seed) for name in REFERENCES}
+    return {
+        name: training_share(line, name, peers=peers, restart_s=restart_s, seed=seed) for name in REFERENCES
+    }
 
 
 def training_share(line: Timeline, policy: Reference, *, peers: int, restart_s: float, seed: int) -> float:
@@ -61,7 +63,9 @@ class _Swarm:
     held: list[list[tuple[float, int]]] = field(default_factory=list)
     last: dict[int, int] = field(default_factory=dict)  # by peer: where it was last, or was refused last
     waiting: set[int] = field(default_factory=set)  # peers that ask as soon as there is room
-    asks: list[tuple[float, int]] = field(default_factory=list)  # heap of peers that ask at a time of their own
+    asks: list[tuple[float, int]] = field(
+        default_factory=list
+    )  # heap of peers that ask at a time of their own
     up_s: list[float] = field(default_factory=list)  # by place: time with capacity so far
 
     def run(self) -> float:

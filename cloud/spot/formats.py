@@ -101,6 +101,24 @@ READERS: dict[str, Callable[[str, bytes], History]] = {
 }
 
 
+def read_any(name: str, content: bytes) -> History:
+    """Read a file of any of these formats, told apart by its first line. Raises HistoryError."""
+    lines = (line for line in _text(name, content).splitlines() if line.strip())
+    first = next(lines, "").strip()
+    if not first:
+        raise HistoryError(f"{name}:1: the file is empty")
+    if first.startswith("{"):
+        return read_skypilot(name, content)
+    fields = [field.strip() for field in first.split(",")]
+    if len(fields) == 3 and fields[1] in ("add", "remove"):
+        return read_bamboo(name, content)
+    if len(fields) == 2:
+        return read_parcae(name, content)
+    raise HistoryError(
+        f"{name}:1: no known format; expected a JSON object of SkyPilot, lines 'ms,add|remove,node' or lines 'ms,nodes'"
+    )
+
+
 def _until_the_last(name: str, content: bytes, levels: dict[float, int]) -> History:
     """The history of capacities by the seconds at which they begin, in order; it ends with the last of these."""
     if len(levels) < 2:

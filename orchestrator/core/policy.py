@@ -84,7 +84,9 @@ def gives_up(spec: SlotSpec, lost: int, refusals: int) -> str:
         return f"lost {lost} VMs, more than the {policy.max_replacements} replacements allowed"
     if policy.replace == "never" and refusals >= len(spec.places):
         return "no place of its list has capacity"
-    if policy.replace not in ("wait", "any_place_up") and refusals >= max(policy.max_refusals, len(spec.places)):
+    if policy.replace not in ("wait", "any_place_up") and refusals >= max(
+        policy.max_refusals, len(spec.places)
+    ):
         return f"refused {refusals} times in a row"
     return ""
 

@@ -8,6 +8,7 @@ one is killed.
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -32,7 +33,7 @@ from orchestrator.controller.tick import Pace, Shell
 from orchestrator.core import events as ev
 from orchestrator.core.invariants import validate_step
 from orchestrator.core.journal import created
-from orchestrator.core.state import Place, RunSpec, RunState
+from orchestrator.core.state import Place, RunSpec, RunState, SlotState
 from orchestrator.simulation.peers import Peers
 from orchestrator.simulation.store import MemoryStore
 
@@ -44,6 +45,7 @@ _PACE = Pace(
     request_deadline_s=900.0, observe_deadline_s=30.0, observe_period_s=6.0, terminate_deadline_s=60.0
 )
 _MAX_PARALLEL = 32
+_SOON_S = 0.01  # ticks are at least so far apart
 
 
 class Crashed(BaseException):
@@ -156,6 +158,11 @@ class SimCalls:
                 self.counts[f"refused_{refusal_of(error)}"] += 1
         self._start()
         return done
+
+    def next_s(self) -> float:
+        """When the next call is answered or passes its deadline; infinity if none is in progress."""
+        due = [min(reply.at_s, deadline_s) for _, reply, deadline_s in self._under_way.values()]
+        return min([*due, *(at_s for at_s, _ in self._again)], default=math.inf)
 
     def drop(self, key: str) -> bool:
         """Remove a call from the queue."""
@@ -362,6 +369,23 @@ class SimController:
         """Whether ticks should be more frequent than in quiet times."""
         slots = self.state.slots
         return self._peers.working_count < len(slots) or any(s.ending for s in slots)
+
+    def due_s(self, now_s: float, soon_s: float) -> float:
+        """When a tick has something to do if no VM changes; `soon_s` from now if that depends on the tick itself.
+
+        Deadlines of VMs are left out: they are noticed at the next tick that takes place for another reason.
+        """
+        state, own_s = self.state, self.now_s()
+        waiting = [s for s in state.slots if s.state is SlotState.WAITING and not s.blocked]
+        ending = bool(state.stop_status) or state.finishing_s is not None
+        monitored = state.monitor in ("wanted", "ending") or (
+            state.monitor == "absent" and bool(state.maddrs())
+        )
+        soon = ending or monitored or bool(state.held_back) or any(s.retry_at_s <= own_s for s in waiting)
+        soon = soon or any(s.state is SlotState.DONE for s in state.slots) or self._peers.waiting
+        times = [now_s + soon_s] if soon else []
+        times += [now_s + s.retry_at_s - own_s for s in waiting if s.retry_at_s > own_s]
+        return max(now_s + _SOON_S, min([*times, self.calls.next_s()], default=math.inf))
 
     def tick(self) -> None:
         """Run one round. Raises Crashed, Escaped."""

@@ -11,7 +11,14 @@ from metrics.records import EventRecord
 from orchestrator.core.events import Observed, OfferRefused, RequestVm
 from orchestrator.core.invariants import validate
 from orchestrator.core.journal import created, replay, story
-from orchestrator.core.policy import HALF_LIFE_S, REFUSES_S, failed_zone, places_in_order, rank, recent_failures
+from orchestrator.core.policy import (
+    HALF_LIFE_S,
+    REFUSES_S,
+    failed_zone,
+    places_in_order,
+    rank,
+    recent_failures,
+)
 from orchestrator.core.state import Place, Policy, RunSpec, SlotSpec, SlotState, Zone
 from tests.orchestrator.core_driver import Driver
 
@@ -37,7 +44,9 @@ def refused(run: Driver, request: RequestVm, kind="no_capacity") -> None:
 def rows(run: Driver) -> list[EventRecord]:
     facts = [created(run.state.spec), *run.facts]
     return [
-        EventRecord(n, 0.0, f.kind, f.slot, f.generation, f.vm, f.from_state, f.to_state, f.cause, f.data_json)
+        EventRecord(
+            n, 0.0, f.kind, f.slot, f.generation, f.vm, f.from_state, f.to_state, f.cause, f.data_json
+        )
         for n, f in enumerate(facts)
     ]
 
