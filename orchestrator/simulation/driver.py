@@ -37,6 +37,7 @@ _NOTICED_S = (
     5.0  # with sparse ticks: from a change of a VM to the tick that requests the listing which shows it
 )
 _BOOKS_S = 300.0  # period of comparing the controller's costs with the provider's bill
+_SPARSE_BOOKS_S = 86400.0  # the same with sparse ticks: it takes time proportional to all VMs so far
 _LISTING_S = 60.0  # between the listings that verify that nothing is left
 _NEVER = 10**9  # the last epoch of peers that train until they are stopped
 _END_WITHIN_S = 6 * 3600.0  # the controller must end the run this soon after the stop and the last fault
@@ -118,6 +119,7 @@ class Simulation:
         self._slots_created: set[str] = set()
         self._crash: CrashPoint | None = None  # where to crash in this tick, if it writes
         self._books_s = BEGAN_S
+        self._books_period_s = _SPARSE_BOOKS_S if scenario.sparse else _BOOKS_S
         self._over_s: float | None = None  # when the run was stopped or its controller was lost
         self._at_stop_s = (0.0, 0.0)  # by then: training of all peers, time below min_peers
         self._last_death_s = BEGAN_S
@@ -258,7 +260,11 @@ class Simulation:
             self._checks.leases(self._peers.ended_early)
             self._checks.progress(controller.state)
             # A controller that has just restarted needs a listing first.
-            if now_s - self._books_s >= _BOOKS_S and self._controller is not None and controller.ticks > 2:
+            if (
+                now_s - self._books_s >= self._books_period_s
+                and self._controller is not None
+                and controller.ticks > 2
+            ):
                 self._books_s = now_s
                 self._checks.books(spent_of(self._store, controller.now_s(), controller.state).spent_usd)
 
