@@ -39,7 +39,7 @@ def read_histories(options: Sequence[str], places: Sequence[str]) -> tuple[dict[
             if not matching and name:
                 raise UsageError(
                     f"--spot: '{name}' is no place with spot VMs of this experiment ({', '.join(places)})"
-                    f"{nearest(name, places)}"
+                    f"{nearest(name, [*places, *(place.rpartition('/')[2] for place in places)])}"
                 )
             if not matching:
                 raise UsageError(

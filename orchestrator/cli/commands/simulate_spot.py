@@ -66,18 +66,17 @@ def compare_policies(
         )
     say("\n".join([*notes, *(f"ignored: {what}" for what in left_out)]))
 
-    def scenario_of(seed: int, days: float) -> Scenario:
-        return of_experiment(
-            spec, seed, days=days, faults=options.faults, epochs=options.epochs, environ=os.environ
+    scenarios: list[Scenario] = []
+    for seed in seeds:
+        from_s, until_s = market.window(seed)
+        days = (until_s - from_s) / 86400.0
+        scenarios.append(
+            of_experiment(
+                spec, seed, days=days, faults=options.faults, epochs=options.epochs, environ=os.environ
+            )
         )
-
-    runs: list[PolicyRun] = []
-    for policy in policies:
-        for seed in seeds:
-            from_s, until_s = market.window(seed)
-            made = scenario_of(seed, (until_s - from_s) / 86400.0)
-            runs.append(_run(spec, made, market, policy, options, command))
-    references = reference_rows(market, made.spec, seeds)
+    runs = [_run(spec, made, market, policy, options, command) for policy in policies for made in scenarios]
+    references = reference_rows(market, scenarios[0].spec, seeds)
     rows = summaries(runs)
     if output in (Format.json, Format.yaml):
         document = _document(market, left_out, rows, references, runs)
