@@ -37,6 +37,7 @@ class Rows:
         self._store, self._nodes = store, nodes
         self._seq = events[-1].seq + 1
         self._requested: dict[str, tuple[str, int, int]] = {}  # by VM: slot, generation, place
+        self._in_order: list[tuple[str, str, int]] = []  # of the same: VM, slot, generation
         self._intended_s: dict[
             str, float
         ] = {}  # by VM: when its intent was journalled, by the controller's clock
@@ -62,9 +63,9 @@ class Rows:
         """The rows of all VMs that the provider ever reported."""
         return list(self._rows.values())
 
-    def requested(self) -> list[tuple[str, str, int]]:
+    def requested(self) -> Sequence[tuple[str, str, int]]:
         """Name, slot and generation of every VM ever requested."""
-        return [(vm, slot, generation) for vm, (slot, generation, _) in self._requested.items()]
+        return self._in_order
 
     def journal(self, facts: Iterable[Fact], now_s: float) -> None:
         """Append facts durably, and log each of them."""
@@ -196,6 +197,8 @@ class Rows:
     def _remember(self, row: Fact | EventRecord, at_s: float) -> None:
         if row.kind == "intent":
             self._intended_s[row.vm] = at_s
+            if row.vm not in self._requested:
+                self._in_order.append((row.vm, row.slot, row.generation))
             self._requested[row.vm] = (row.slot, row.generation, json.loads(row.data_json)["place"])
             self._unlocated.append(row.vm)
         elif row.kind == "transition" and row.to_state == SlotState.BOOTING:

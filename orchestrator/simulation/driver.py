@@ -36,6 +36,7 @@ _RECEIVE_S = 3.0  # a tick requests a listing and another one, this much later, 
 _NOTICED_S = (
     5.0  # with sparse ticks: from a change of a VM to the tick that requests the listing which shows it
 )
+_OF_A_LEASE = 0.75  # with sparse ticks: the most between two of them, so that leases are renewed in time
 _BOOKS_S = 300.0  # period of comparing the controller's costs with the provider's bill
 _SPARSE_BOOKS_S = 86400.0  # the same with sparse ticks: it takes time proportional to all VMs so far
 _LISTING_S = 60.0  # between the listings that verify that nothing is left
@@ -201,7 +202,7 @@ class Simulation:
     def _sparse_tick_s(self, controller: SimController, now_s: float, ends_s: float) -> float:
         """The next time at which a tick has something to do."""
         scenario = self._scenario
-        at_s = min(now_s + scenario.spec.lease_s / 3, controller.due_s(now_s, scenario.busy_tick_s))
+        at_s = min(now_s + _OF_A_LEASE * scenario.spec.lease_s, controller.due_s(now_s, scenario.busy_tick_s))
         if self._world.has_news(scenario.spec.run_id):
             at_s = min(at_s, now_s + _NOTICED_S)
         return min(at_s, ends_s) if now_s < ends_s else at_s

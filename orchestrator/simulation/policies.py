@@ -58,7 +58,8 @@ def on_market(
 ) -> Scenario:
     """The scenario with the market's capacities instead of the usual preemptions. `policy`: of all slots; None: their own.
 
-    `spec`: with the checkpoints that the run stores. Without any, the loss of all peers loses all that was trained.
+    `spec`: with the checkpoints that the run stores. Without any, the loss of all peers loses all that was trained. Ticks
+    are sparse unless there are faults that a controller notices by their deadlines only.
     """
     from_s, until_s = market.window(made.seed)
     line = market.cut(from_s, until_s)
@@ -82,7 +83,7 @@ def on_market(
         slots = tuple(replace(slot, policy=replace(slot.policy, replace=policy)) for slot in slots)
     return replace(
         made, spec=replace(made.spec, slots=slots), places=places, peers=peers, duration_s=until_s - from_s,
-        trace=(*capacities(line), *made.trace), sparse=True,
+        trace=(*capacities(line), *made.trace), sparse=not set(faults) - {"preemption"},
     )  # fmt: skip
 
 
