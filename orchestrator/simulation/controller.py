@@ -108,8 +108,13 @@ def launched(spec: RunSpec, at_s: float) -> MemoryStore:
 class SimCalls:
     """Provider calls on the virtual clock: each is made immediately and completes when its reply is due."""
 
-    def __init__(self, cloud: SimCloud, world: SimWorld, clock: VirtualClock) -> None:
+    def __init__(
+        self, cloud: SimCloud, world: SimWorld, clock: VirtualClock, list_without_news_s: float = 0.0
+    ) -> None:
+        """`list_without_news_s`: a list that would be as the last one is requested this long after it only."""
         self._cloud, self._world, self._clock = cloud, world, clock
+        self._list_without_news_s = list_without_news_s
+        self._listed_s = -math.inf
         self._line = Line(_MAX_PARALLEL)
         self._under_way: dict[str, tuple[Call, Reply, float]] = {}  # with their deadlines
         self._again: list[tuple[float, Done]] = []  # late and duplicate answers to requests
@@ -121,6 +126,13 @@ class SimCalls:
         """Make or queue the call; False if one with the same key is in progress."""
         if call.key in self._under_way or call.key in self._line:
             return False
+        if call.method == "observe":
+            now_s = self._clock.now_s
+            if now_s - self._listed_s < self._list_without_news_s and not self._world.has_news(
+                self._cloud.run
+            ):
+                return False
+            self._listed_s = now_s
         self._line.add(call)
         self._start()
         if call.method != "observe":
@@ -329,14 +341,18 @@ class SimController:
         seed: str,
         wall_s: float,
         check: bool,
+        sparse: bool = False,
     ) -> None:
-        """Resume from the store. `wall_s`: the machine's clock. `check`: check the core's invariants at each change."""
+        """Resume from the store. `wall_s`: the machine's clock. `check`: check the core's invariants at each change.
+
+        `sparse`: lists without news are requested once in a lease only.
+        """
         self._store, self._clock, self._peers, self._disk, self._check = store, clock, peers, disk, check
         # As `cloud.clock` after a boot: the machine's time or the last time in the store, whichever is later. The
         # clock is not set after that.
         self._offset_s = max(wall_s, written_until_s(store, store.records("events"))) - clock.now_s
         store.take_over()
-        self.calls = SimCalls(cloud, world, clock)
+        self.calls = SimCalls(cloud, world, clock, spec.lease_s if sparse else 0.0)
         make_shell = partial(
             Shell, store, self.calls, SimRequests(spec, last_epoch), _FOLDER, now_s=self.now_s,
             jitter=Random(f"jitter {seed}").random, spent=spent_of, pace=_PACE, log=monitor.read,

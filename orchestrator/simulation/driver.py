@@ -214,7 +214,7 @@ class Simulation:
         self._controller = SimController(
             self._store, self._cloud, self._world, self._clock, self._peers, self._monitor, self._disk,
             spec=self._scenario.spec, last_epoch=self._last_epoch, seed=f"{self._scenario.seed} {self._starts}",
-            wall_s=now_s + self._wall_s, check=self._check,
+            wall_s=now_s + self._wall_s, check=self._check, sparse=self._scenario.sparse,
         )  # fmt: skip
         self._controller.calls.called = self._called
         if self._check:
