@@ -115,6 +115,7 @@ class SimCalls:
         self._cloud, self._world, self._clock = cloud, world, clock
         self._list_without_news_s = list_without_news_s
         self._listed_s = -math.inf
+        self.needs_lists: Callable[[], bool] = lambda: True  # whether one without news matters
         self._line = Line(_MAX_PARALLEL)
         self._under_way: dict[str, tuple[Call, Reply, float]] = {}  # with their deadlines
         self._again: list[tuple[float, Done]] = []  # late and duplicate answers to requests
@@ -128,9 +129,8 @@ class SimCalls:
             return False
         if call.method == "observe":
             now_s = self._clock.now_s
-            if now_s - self._listed_s < self._list_without_news_s and not self._world.has_news(
-                self._cloud.run
-            ):
+            recent = now_s - self._listed_s < self._list_without_news_s
+            if recent and not self._world.has_news(self._cloud.run) and not self.needs_lists():
                 return False
             self._listed_s = now_s
         self._line.add(call)
@@ -361,6 +361,7 @@ class SimController:
         self._shells = Shells(
             make_shell, _FOLDER, asked_to_stop=lambda _: "", free_reserve=lambda _: disk.free_reserve()
         )
+        self.calls.needs_lists = self._misses_a_vm
         self._ticks = ticks(_Ticks(self._shells, disk).next)
         self.ticks = 0
         self.retry_s: float | None = None  # delay until the retry of a tick that raised an error
@@ -386,6 +387,11 @@ class SimController:
         slots = self.state.slots
         return self._peers.working_count < len(slots) or any(s.ending for s in slots)
 
+    def _misses_a_vm(self) -> bool:
+        """Whether a VM may or must be gone, which lists without it prove."""
+        state = self.state
+        return bool(state.stop_status) or any(slot.ending or slot.ambiguous for slot in state.slots)
+
     def due_s(self, now_s: float, soon_s: float) -> float:
         """When a tick has something to do if no VM changes; `soon_s` from now if that depends on the tick itself.
 
@@ -397,7 +403,13 @@ class SimController:
         monitored = state.monitor in ("wanted", "ending") or (
             state.monitor == "absent" and bool(state.maddrs())
         )
-        soon = ending or monitored or bool(state.held_back) or any(s.retry_at_s <= own_s for s in waiting)
+        soon = (
+            ending
+            or monitored
+            or self._misses_a_vm()
+            or bool(state.held_back)
+            or any(s.retry_at_s <= own_s for s in waiting)
+        )
         soon = soon or any(s.state is SlotState.DONE for s in state.slots) or self._peers.waiting
         times = [now_s + soon_s] if soon else []
         times += [now_s + s.retry_at_s - own_s for s in waiting if s.retry_at_s > own_s]
