@@ -9,7 +9,7 @@ from dataclasses import replace
 from decimal import Decimal
 
 from orchestrator.core.limits import record_request
-from orchestrator.core.policy import Rank, rank
+from orchestrator.core.policy import Rank, zone_rank
 from orchestrator.core.state import LIVE, OVER, Place, RunState, Slot, SlotSpec, SlotState, Zone
 
 READY = frozenset({"ready", "training", "leaving", "done"})  # phases of a peer that has joined
@@ -97,7 +97,7 @@ class WorkingState:
 
     def rank(self, now_s: float) -> Rank:
         """The rank of a place at this time."""
-        return lambda place: rank(self.zone(place), now_s)
+        return lambda place: zone_rank(self.zone(place), now_s)
 
     def is_unconfirmed(self, vm: str) -> bool:
         """Whether the VM's request has no answer yet."""

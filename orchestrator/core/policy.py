@@ -16,7 +16,7 @@ _FORGOTTEN = 0.1  # failures: with fewer, the order of the list counts again
 Jitter = Callable[[], float]
 """Returns a number in [0, 1) from the controller's seeded generator."""
 Rank = Callable[[Place], tuple[bool, float]]
-"""Returns the `rank` of a place's zone now."""
+"""Returns the `zone_rank` of a place's zone now."""
 
 
 def back_off_s(policy: Policy, attempt: int, jitter: Jitter) -> float:
@@ -106,7 +106,7 @@ def failed_zone(zone: Zone, now_s: float) -> Zone:
     return replace(zone, recent_failures=recent_failures(zone, now_s) + 1.0, recent_at_s=now_s)
 
 
-def rank(zone: Zone, now_s: float) -> tuple[bool, float]:
+def zone_rank(zone: Zone, now_s: float) -> tuple[bool, float]:
     """The order in which `any_place_up` asks: zones with few recent failures first, those that refuse now last.
 
     Of zones that refuse, the one whose last failure is longest ago comes first, so that all are asked in turn.

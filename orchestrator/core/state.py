@@ -67,7 +67,7 @@ class Policy:
 
     `same_place` and `wait` retry the same place (`wait` without limit). `next_place` cycles through the list.
     `cheapest_place` starts with the cheapest and moves up in price with each refusal. `any_place_up` moves to the
-    place with the fewest recent failures (`policy.rank`), at once after a preemption or a refusal, without limit
+    place with the fewest recent failures (`policy.zone_rank`), at once after a preemption or a refusal, without limit
     of refusals; after a refusal by all places it waits. `never` replaces no lost VM (but tries every place
     of the list for the first one).
     """

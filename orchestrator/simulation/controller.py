@@ -45,7 +45,8 @@ _PACE = Pace(
     request_deadline_s=900.0, observe_deadline_s=30.0, observe_period_s=6.0, terminate_deadline_s=60.0
 )
 _MAX_PARALLEL = 32
-_SOON_S = 0.01  # ticks are at least so far apart
+_SOON_S = 0.01  # sparse ticks are at least so far apart
+_ROUNDING_S = 0.001
 
 
 class Crashed(BaseException):
@@ -412,7 +413,8 @@ class SimController:
         )
         soon = soon or any(s.state is SlotState.DONE for s in state.slots) or self._peers.waiting
         times = [now_s + soon_s] if soon else []
-        times += [now_s + s.retry_at_s - own_s for s in waiting if s.retry_at_s > own_s]
+        # A little later than due, so that rounding does not make it a tick too early.
+        times += [now_s + s.retry_at_s - own_s + _ROUNDING_S for s in waiting if s.retry_at_s > own_s]
         return max(now_s + _SOON_S, min([*times, self.calls.next_s()], default=math.inf))
 
     def tick(self) -> None:

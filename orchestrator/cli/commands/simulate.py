@@ -165,7 +165,7 @@ def _simulate(
 
         typer.echo("\n".join(FAULT_CLASSES))
         return
-    chosen = _faults(faults or ("none" if spot else "all"))
+    chosen = _faults(faults if faults is not None else "none" if spot else "all")
     spec = _experiment(experiment, overrides or (), matrix or (), peers, epochs)
     if spot:
         if spec is None:

@@ -16,8 +16,8 @@ from orchestrator.core.policy import (
     REFUSES_S,
     failed_zone,
     places_in_order,
-    rank,
     recent_failures,
+    zone_rank,
 )
 from orchestrator.core.state import Place, Policy, RunSpec, SlotSpec, SlotState, Zone
 from tests.orchestrator.core_driver import Driver
@@ -166,7 +166,7 @@ def test_order_is_by_failures_and_places_that_refuse_are_last(known):
     """`known`: failures as of the last one, and how long ago that was."""
     now_s = 5000.0
     zones = [Zone("m", 0, 0.0, "", failures, now_s - ago_s) for failures, ago_s in known]
-    ranks = {place: rank(zone, now_s) for place, zone in zip(PLACES, zones, strict=True)}
+    ranks = {place: zone_rank(zone, now_s) for place, zone in zip(PLACES, zones, strict=True)}
     order = places_in_order(SlotSpec("a", PLACES, Policy("any_place_up")), 2, lambda place: ranks[place])
     assert sorted(order) == [0, 1, 2, 3]
     refuse = [n for n in order if known[n][0] > 0 and known[n][1] < REFUSES_S]
