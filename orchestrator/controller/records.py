@@ -212,10 +212,12 @@ class Rows:
             self._store.set_meta("clock_skew_s", skews)
             self._skews = skews
         before = self._store.meta("addresses", {}), self._store.meta("locations", {})
-        addresses, locations = dict(before[0]), dict(before[1])
+        addresses: dict[str, str] = {}
+        locations: dict[str, str] = {}
         for vm in self._unlocated:  # its records may be read and priced before any list contains it
             slot, _, index = self._requested[vm]
-            locations.setdefault(vm, state.slot_spec(slot).places[index].location)
+            if vm not in before[1]:
+                locations[vm] = state.slot_spec(slot).places[index].location
         monitors = state.monitor_vms()  # all monitors are one node of the traffic matrix
         nodes = [(name, *node) for name, node in self._nodes.nodes().items()]
         nodes += [(MONITOR if o.vm in monitors else o.vm, o.address or "", o.location) for o in seen]
@@ -228,10 +230,11 @@ class Rows:
         if internal != self._internal:
             self._store.set_meta("internal_addresses", internal)
             self._internal = internal
-        if (addresses, locations) != before:
+        # There is one entry for each VM ever requested, so they are copied only if one is new.
+        if not (addresses.items() <= before[0].items() and locations.items() <= before[1].items()):
             with self._store.transaction():
-                self._store.set_meta("addresses", addresses)
-                self._store.set_meta("locations", locations)
+                self._store.set_meta("addresses", {**before[0], **addresses})
+                self._store.set_meta("locations", {**before[1], **locations})
         self._unlocated.clear()
 
 

@@ -170,7 +170,7 @@ def test_controller_killed_with_any_place_up_loses_nothing(folder: Path, point: 
     ]
     made = on(market_of(*columns), folder, count=3, policy="any_place_up")
     whole = simulate(made)
-    for write in range(0, whole.writes, 9):
+    for write in range(0, whole.writes * 3 // 4, 9):
         outcome = simulate(replace(made, crashes=(Crash(0.0, point, 30.0, writes=write),)))
         assert outcome.status == "stopped"
         assert outcome.restarts == 1
