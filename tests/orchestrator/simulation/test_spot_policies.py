@@ -23,7 +23,7 @@ from orchestrator.core.state import Policy
 from orchestrator.simulation.controller import CrashPoint
 from orchestrator.simulation.driver import Outcome, simulate
 from orchestrator.simulation.experiments import of_experiment
-from orchestrator.simulation.policies import POLICIES, Market, capacities, on_market
+from orchestrator.simulation.policies import POLICIES, Market, capacities, on_market, policy_run, summaries
 from orchestrator.simulation.scenario import Crash, Scenario, scenario
 
 ZONES = ("us-central1-a", "us-east1-c", "us-west1-a")
@@ -387,3 +387,45 @@ def test_published_histories_drive_a_run(spot_histories: Path, folder: Path, nam
     assert outcome.status == "stopped"
     assert outcome.simulated_s == pytest.approx(history.end_s - history.times_s[0], abs=1.0)
     assert 0.5 < outcome.trained_s / (3 * outcome.simulated_s) < 1
+
+
+CLONE = "ORCH_SPOT_TRACES"  # the folder of a clone of github.com/skypilot-org/spot-traces
+# Nine priced places: only their histories matter here, so they need not be those of the histories.
+NINE = [
+    f"gcp/{zone[:-2]}/{zone}"
+    for zone in (
+        *("us-central1-a", "us-east1-c", "us-west1-a", "us-east4-a", "us-west2-b", "us-west4-a"),
+        *("europe-west1-b", "europe-west2-a", "europe-west3-b"),
+    )
+]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_regret_of_all_policies_on_the_nine_published_zones(tmp_path: Path):
+    """AWS V100 from 15 February 2023, 45 days, one peer, 6.5 minutes to restart. Prints the regret of each policy."""
+    clone = os.environ.get(CLONE, "")
+    found = sorted((Path(clone) / "availability" / "1-node" / "aws-02-15-2023").glob("*_v100_1.json"))
+    if not clone or not found:
+        pytest.skip(
+            f"set {CLONE} to a clone of github.com/skypilot-org/spot-traces, which is not part of orch"
+        )
+    histories = [read_any(path.name, path.read_bytes()) for path in found]
+    market = Market(dict(zip(NINE, histories, strict=True)), 390.0, None)
+    places = "".join(f'      - {{infra: {place}, accelerators: "T4:1", use_spot: true}}\n' for place in NINE)
+    head, _, rest = EXPERIMENT.format(count=1).partition("    any_of:\n")
+    (tmp_path / "nine.yaml").write_text(
+        f"{head}    any_of:\n{places}    replace:{rest.partition('    replace:')[2]}"
+    )
+    spec = load(str(tmp_path / "nine.yaml"))
+    from_s, until_s = market.window(0)
+    plain = of_experiment(spec, 0, days=(until_s - from_s) / 86400, faults=(), epochs=0, environ=NOWHERE)
+    runs = []
+    for policy in POLICIES:
+        made = on_market(plain, market, spec, policy=policy, faults=())
+        runs.append(policy_run(policy, made, market, simulate(made)))
+    regrets = {row["policy"]: row["regret"] for row in summaries(runs)}
+    print("\n".join(f"{policy}: regret {100 * regret:.2f} points" for policy, regret in regrets.items()))
+    assert min(regrets.values()) >= 0
+    assert regrets["any_place_up"] == min(regrets.values())
+    assert regrets["any_place_up"] < 0.02
