@@ -259,6 +259,10 @@ class SimWorld:
         """Mark a VM as changed, so that the next list shows it anew."""
         self._unlisted.setdefault(vm.run, {})[vm.vm] = vm
 
+    def has_news(self, run: str) -> bool:
+        """Whether the next list of the run's VMs differs from the last one."""
+        return bool(self._unlisted.get(run))
+
     def program_ended(self, vm: SimVm) -> None:
         """Report that a VM's program has ended; the VM ends itself a little later."""
         self.touch(vm)

@@ -81,6 +81,15 @@ def read_source(name: str, content: bytes, form: str, now_s: float) -> Record:
     return FORMATS[form].read(name, content, now_s)
 
 
+def read_history(name: str, content: bytes, now_s: float) -> History:
+    """Read a history of capacity in whatever format it is. Raises HistoryError, also for prices and bands."""
+    form = recognise(name, content)
+    record = read_source(name, content, form, now_s)
+    if not isinstance(record, History):
+        raise HistoryError(f"{name}:1: has {FORMATS[form].kind} ({form}), not a history of capacity")
+    return record
+
+
 def _of_json(document: object) -> str:
     """The format of a JSON document; "" for none."""
     if isinstance(document, dict):

@@ -307,9 +307,11 @@ class Resources(_Section):
 class Replace(_Section):
     """How a lost VM of the group is replaced."""
 
-    policy: Literal["same_place", "next_place", "cheapest_place", "wait", "never"] = Field(
+    policy: Literal["same_place", "next_place", "cheapest_place", "any_place_up", "wait", "never"] = Field(
         default="same_place",
-        description="Where to request the replacement. wait: at the same place, however often the request fails.",
+        description="Where to request the replacement. any_place_up: at the place of any_of with the fewest recent refusals "
+        "and preemptions, however often requests fail, and at once after a preemption. wait: at the same place, however "
+        "often the request fails.",
     )
     max_replacements: int = Field(
         default=10, ge=0, le=1000, description="Maximum number of replacements per slot."

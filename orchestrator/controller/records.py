@@ -37,6 +37,7 @@ class Rows:
         self._store, self._nodes = store, nodes
         self._seq = events[-1].seq + 1
         self._requested: dict[str, tuple[str, int, int]] = {}  # by VM: slot, generation, place
+        self._in_order: list[tuple[str, str, int]] = []  # of the same: VM, slot, generation
         self._intended_s: dict[
             str, float
         ] = {}  # by VM: when its intent was journalled, by the controller's clock
@@ -62,9 +63,9 @@ class Rows:
         """The rows of all VMs that the provider ever reported."""
         return list(self._rows.values())
 
-    def requested(self) -> list[tuple[str, str, int]]:
+    def requested(self) -> Sequence[tuple[str, str, int]]:
         """Name, slot and generation of every VM ever requested."""
-        return [(vm, slot, generation) for vm, (slot, generation, _) in self._requested.items()]
+        return self._in_order
 
     def journal(self, facts: Iterable[Fact], now_s: float) -> None:
         """Append facts durably, and log each of them."""
@@ -196,6 +197,8 @@ class Rows:
     def _remember(self, row: Fact | EventRecord, at_s: float) -> None:
         if row.kind == "intent":
             self._intended_s[row.vm] = at_s
+            if row.vm not in self._requested:
+                self._in_order.append((row.vm, row.slot, row.generation))
             self._requested[row.vm] = (row.slot, row.generation, json.loads(row.data_json)["place"])
             self._unlocated.append(row.vm)
         elif row.kind == "transition" and row.to_state == SlotState.BOOTING:
@@ -209,10 +212,12 @@ class Rows:
             self._store.set_meta("clock_skew_s", skews)
             self._skews = skews
         before = self._store.meta("addresses", {}), self._store.meta("locations", {})
-        addresses, locations = dict(before[0]), dict(before[1])
+        addresses: dict[str, str] = {}
+        locations: dict[str, str] = {}
         for vm in self._unlocated:  # its records may be read and priced before any list contains it
             slot, _, index = self._requested[vm]
-            locations.setdefault(vm, state.slot_spec(slot).places[index].location)
+            if vm not in before[1]:
+                locations[vm] = state.slot_spec(slot).places[index].location
         monitors = state.monitor_vms()  # all monitors are one node of the traffic matrix
         nodes = [(name, *node) for name, node in self._nodes.nodes().items()]
         nodes += [(MONITOR if o.vm in monitors else o.vm, o.address or "", o.location) for o in seen]
@@ -225,10 +230,11 @@ class Rows:
         if internal != self._internal:
             self._store.set_meta("internal_addresses", internal)
             self._internal = internal
-        if (addresses, locations) != before:
+        # There is one entry for each VM ever requested, so they are copied only if one is new.
+        if not (addresses.items() <= before[0].items() and locations.items() <= before[1].items()):
             with self._store.transaction():
-                self._store.set_meta("addresses", addresses)
-                self._store.set_meta("locations", locations)
+                self._store.set_meta("addresses", {**before[0], **addresses})
+                self._store.set_meta("locations", {**before[1], **locations})
         self._unlocated.clear()
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from decimal import Decimal
 
 from orchestrator.core.limits import record_request
+from orchestrator.core.policy import Rank, zone_rank
 from orchestrator.core.state import LIVE, OVER, Place, RunState, Slot, SlotSpec, SlotState, Zone
 
 READY = frozenset({"ready", "training", "leaving", "done"})  # phases of a peer that has joined
@@ -94,6 +95,10 @@ class WorkingState:
         """The circuit breaker of a place."""
         return self.zones.get(place.market) or Zone(place.market)
 
+    def rank(self, now_s: float) -> Rank:
+        """The rank of a place at this time."""
+        return lambda place: zone_rank(self.zone(place), now_s)
+
     def is_unconfirmed(self, vm: str) -> bool:
         """Whether the VM's request has no answer yet."""
         return any(i in self.unconfirmed for i, _ in self.of_vm(vm))
@@ -167,11 +172,12 @@ class WorkingState:
         """Schedule slot `i` for its next deadline again."""
         self._schedule(i, self.slots[i])
 
-    def touched(self) -> tuple[list[tuple[Slot, Slot]], list[Zone]]:
-        """Changes since the last call: slots (before, after), and zones (after)."""
+    def touched(self) -> tuple[list[tuple[Slot, Slot]], list[tuple[Zone, Zone]]]:
+        """Changes since the last call: slots and zones (before, after)."""
         changed = sorted(self._touched.items())
         slots = [(old, self.slots[i]) for i, old in changed if old != self.slots[i]]
-        zones = [self.zones[name] for name, old in self._zones_touched.items() if old != self.zones[name]]
+        touched = self._zones_touched.items()
+        zones = [(old, self.zones[name]) for name, old in touched if old != self.zones[name]]
         self._touched, self._zones_touched = {}, {}
         return slots, zones
 

@@ -93,9 +93,12 @@ def taken_over(earlier_pid: int, pid: int) -> Fact:
 
 
 def facts(
-    before: RunState, after: RunState, slots: Iterable[tuple[Slot, Slot]], zones: Iterable[Zone] = ()
+    before: RunState,
+    after: RunState,
+    slots: Iterable[tuple[Slot, Slot]],
+    zones: Iterable[tuple[Zone, Zone]] = (),
 ) -> tuple[Fact, ...]:
-    """Rows for the changes of the run's own fields, of slots (before, after) and of zones (after).
+    """Rows for the changes of the run's own fields, and of slots and zones (before, after).
 
     Every prefix of these rows replays to a valid state.
     """
@@ -108,7 +111,7 @@ def facts(
         if not_ended != run_before:
             out.append(_run_fact(before, after, not_ended))
     out += [_slot_fact(old, new) for old, new in slots]
-    out += [_zone_fact(zone, after.spec) for zone in zones]  # after the intent of the zone's probe
+    out += [_zone_fact(old, new, after.spec) for old, new in zones]  # after the intent of the zone's probe
     if ends:
         out.append(_run_fact(before, after, _run_data(after)))
     return tuple(out)
@@ -247,9 +250,11 @@ def _run_name(state: RunState) -> str:
     return "paused" if state.paused else "running"
 
 
-def _zone_fact(zone: Zone, spec: RunSpec) -> Fact:
+def _zone_fact(old: Zone, zone: Zone, spec: RunSpec) -> Fact:
     name = zone.market
-    if not zone.refusals:
+    if zone.refusals == old.refusals and zone.recent_at_s != old.recent_at_s:
+        cause = f"a VM was preempted at {name}"
+    elif not zone.refusals:
         cause = f"{name} has capacity again"
     elif zone.probe:
         cause = f"{name} refused {times(zone.refusals)}; {zone.probe} asks it again, alone"

@@ -54,7 +54,7 @@ def _place_slot(work: WorkingState, i: int, slot: Slot, now_s: float, jitter: Ji
     skipped: list[str] = []
     shortfall = ""
     reopens_s: list[float] = []
-    for index in places_in_order(spec, slot.place):
+    for index in places_in_order(spec, slot.place, work.rank(now_s)):
         place = spec.places[index]
         closed, until_s = _closed(work, place, now_s)
         if closed:
@@ -110,7 +110,7 @@ def _intend(work: WorkingState, i: int, slot: Slot, index: int, skipped: str, no
         work.set_zone(replace(zone, probe=vm))
     cause = slot.cause or "the slot has no VM"
     if index != slot.place:
-        cause = f"{skipped}; trying {priced(place)}"
+        cause = f"{skipped or cause}; trying {priced(place)}"
     work.intend(
         i,
         replace(

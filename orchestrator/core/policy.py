@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
 
 from orchestrator.core.state import Place, Policy, RunSpec, SlotSpec, Zone
 
+HALF_LIFE_S = 6 * 3600.0  # of the memory of failures at a place
+REFUSES_S = 300.0  # how long a place counts as refusing after a failure there
+_FORGOTTEN = 0.1  # failures: with fewer, the order of the list counts again
+
 Jitter = Callable[[], float]
 """Returns a number in [0, 1) from the controller's seeded generator."""
+Rank = Callable[[Place], tuple[bool, float]]
+"""Returns the `zone_rank` of a place's zone now."""
 
 
 def back_off_s(policy: Policy, attempt: int, jitter: Jitter) -> float:
@@ -24,9 +31,26 @@ def first_place(spec: SlotSpec) -> int:
     return _by_price(spec)[0] if spec.policy.replace == "cheapest_place" else 0
 
 
-def next_place(spec: SlotSpec, place: int, refusals: int) -> int:
+def after_loss_s(policy: Policy, lost: int, jitter: Jitter, *, preempted: bool) -> float:
+    """Seconds to wait before a lost VM is replaced. `lost`: VMs that the slot has lost, this one included."""
+    if preempted and policy.replace == "any_place_up":
+        return 0.0
+    return back_off_s(policy, lost - 1, jitter)
+
+
+def after_refusal_s(spec: SlotSpec, refusals: int, jitter: Jitter) -> float:
+    """Seconds to wait after that many consecutive refusals."""
+    if spec.policy.replace != "any_place_up":
+        return back_off_s(spec.policy, refusals - 1, jitter)
+    rounds, more = divmod(refusals, len(spec.places))
+    return 0.0 if more else back_off_s(spec.policy, rounds - 1, jitter)
+
+
+def next_place(spec: SlotSpec, place: int, refusals: int, rank: Rank) -> int:
     """Index of the next place after a loss (`refusals` 0) or after that many consecutive refusals."""
     match spec.policy.replace:
+        case "any_place_up":
+            return places_in_order(spec, place, rank)[0]
         case "next_place":
             return (place + 1) % len(spec.places)
         case "cheapest_place":
@@ -37,14 +61,16 @@ def next_place(spec: SlotSpec, place: int, refusals: int) -> int:
             return place
 
 
-def places_in_order(spec: SlotSpec, place: int) -> list[int]:
-    """Indices of the places to try now: `place` first, then its alternatives."""
+def places_in_order(spec: SlotSpec, place: int, rank: Rank) -> list[int]:
+    """Indices of the places to try now: `place` first, then its alternatives; with `any_place_up` by rank."""
     count = len(spec.places)
     match spec.policy.replace:
         case "next_place" | "never":
             return [(place + n) % count for n in range(count)]
         case "cheapest_place":
             return [place, *(p for p in _by_price(spec) if p != place)]
+        case "any_place_up":
+            return sorted(range(count), key=lambda p: (rank(spec.places[p]), p))
         case _:
             return [place]
 
@@ -58,7 +84,9 @@ def gives_up(spec: SlotSpec, lost: int, refusals: int) -> str:
         return f"lost {lost} VMs, more than the {policy.max_replacements} replacements allowed"
     if policy.replace == "never" and refusals >= len(spec.places):
         return "no place of its list has capacity"
-    if policy.replace != "wait" and refusals >= max(policy.max_refusals, len(spec.places)):
+    if policy.replace not in ("wait", "any_place_up") and refusals >= max(
+        policy.max_refusals, len(spec.places)
+    ):
         return f"refused {refusals} times in a row"
     return ""
 
@@ -70,7 +98,27 @@ def refused_zone(spec: RunSpec, zone: Zone, now_s: float) -> Zone:
     """
     refusals = zone.refusals + 1
     closed_until_s = now_s + spec.breaker_open_s if refusals >= spec.breaker_failures else 0.0
-    return Zone(zone.market, refusals, closed_until_s)
+    return replace(failed_zone(zone, now_s), refusals=refusals, closed_until_s=closed_until_s, probe="")
+
+
+def failed_zone(zone: Zone, now_s: float) -> Zone:
+    """The zone with one more failure remembered."""
+    return replace(zone, recent_failures=recent_failures(zone, now_s) + 1.0, recent_at_s=now_s)
+
+
+def zone_rank(zone: Zone, now_s: float) -> tuple[bool, float]:
+    """The order in which `any_place_up` asks: zones with few recent failures first, those that refuse now last.
+
+    Of zones that refuse, the one whose last failure is longest ago comes first, so that all are asked in turn.
+    """
+    refuses = zone.recent_failures > 0 and now_s - zone.recent_at_s < REFUSES_S
+    return refuses, zone.recent_at_s if refuses else recent_failures(zone, now_s)
+
+
+def recent_failures(zone: Zone, now_s: float) -> float:
+    """The failures that are remembered now; less than a tenth of one is forgotten."""
+    left = zone.recent_failures * 0.5 ** (max(0.0, now_s - zone.recent_at_s) / HALF_LIFE_S)
+    return left if left >= _FORGOTTEN else 0.0
 
 
 def clock(at_s: float) -> str:

@@ -8,8 +8,11 @@ from orchestrator.core.events import Observed, OfferRefused
 from orchestrator.core.indexed_state import READY, WAITS, WorkingState
 from orchestrator.core.policy import (
     Jitter,
+    after_loss_s,
+    after_refusal_s,
     back_off_s,
     clock,
+    failed_zone,
     gives_up,
     next_place,
     priced,
@@ -78,6 +81,9 @@ def _with_ending(slot: Slot, ending: str, notice_at_s: float | None = None) -> S
 def _replace(work: WorkingState, i: int, slot: Slot, now_s: float, cause: str, jitter: Jitter) -> None:
     """Schedule a replacement for the slot's VM, or give up."""
     spec = work.spec(i)
+    preempted = bool(slot.vm) and slot.preempted == slot.vm
+    if preempted and spec.policy.replace == "any_place_up":
+        work.set_zone(failed_zone(work.zone(spec.places[slot.place]), now_s))
     cleared = replace(
         slot, vm="", confirmed=False, ambiguous=False, phase="", maddr="", address="",
         since_s=now_s, generation=slot.generation + 1, lost=slot.lost + 1, refusals=0, cause=cause,
@@ -88,8 +94,8 @@ def _replace(work: WorkingState, i: int, slot: Slot, now_s: float, cause: str, j
     elif why:
         work.set(i, replace(cleared, state=SlotState.FAILED, cause=f"{cause}; {why}"))
     else:
-        place = next_place(spec, slot.place, 0)
-        retry_at_s = now_s + back_off_s(spec.policy, cleared.lost - 1, jitter)
+        place = next_place(spec, slot.place, 0, work.rank(now_s))
+        retry_at_s = now_s + after_loss_s(spec.policy, cleared.lost, jitter, preempted=preempted)
         to = f"next at {clock(retry_at_s)}: {priced(spec.places[place])}"
         work.set(
             i,
@@ -183,7 +189,10 @@ def refuse(work: WorkingState, i: int, event: OfferRefused, jitter: Jitter) -> N
         return
     spec = work.spec(i)
     refusals = slot.refusals + 1
-    retry_at_s = event.now_s + back_off_s(spec.policy, slot.refusals, jitter)
+    if event.kind in ("transient", "ambiguous"):
+        retry_at_s = event.now_s + back_off_s(spec.policy, slot.refusals, jitter)
+    else:
+        retry_at_s = event.now_s + after_refusal_s(spec, refusals, jitter)
     unanswered_s = event.now_s - slot.since_s
     if event.kind == "ambiguous" and unanswered_s <= work.run.spec.boot_deadline_s:
         # The VM may exist: only listing VMs or repeating the request for the same name is safe.
@@ -212,7 +221,7 @@ def refuse(work: WorkingState, i: int, event: OfferRefused, jitter: Jitter) -> N
         outcome = f"{refused_by.zone} refused {times(zone.refusals)}" if zone.refusals > 1 else outcome
         if zone.closed_until_s > event.now_s:
             outcome += f", next try {clock(zone.closed_until_s)}"
-    place = next_place(spec, slot.place, refusals)
+    place = next_place(spec, slot.place, refusals, work.rank(event.now_s))
     if why:
         outcome += f"; {why}"
     elif place != slot.place:

@@ -11,7 +11,7 @@ from experiments.schema.limits import Limits
 from orchestrator.core.events import MONITOR
 from orchestrator.core.until import Goals
 
-Replace = Literal["same_place", "next_place", "cheapest_place", "wait", "never"]
+Replace = Literal["same_place", "next_place", "cheapest_place", "any_place_up", "wait", "never"]
 
 
 class SlotState(StrEnum):
@@ -66,8 +66,10 @@ class Policy:
     """What to do when a slot's VM is refused or lost.
 
     `same_place` and `wait` retry the same place (`wait` without limit). `next_place` cycles through the list.
-    `cheapest_place` starts with the cheapest and moves up in price with each refusal. `never` replaces no
-    lost VM (but tries every place of the list for the first one).
+    `cheapest_place` starts with the cheapest and moves up in price with each refusal. `any_place_up` moves to the
+    place with the fewest recent failures (`policy.zone_rank`), at once after a preemption or a refusal, without limit
+    of refusals; after a refusal by all places it waits. `never` replaces no lost VM (but tries every place
+    of the list for the first one).
     """
 
     replace: Replace = "same_place"
@@ -181,12 +183,18 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Zone:
-    """A circuit breaker shared by all slots. One zone has one per market (accelerator, spot or on demand)."""
+    """A circuit breaker and a memory of failures, shared by all slots.
+
+    One zone has one per market (accelerator, spot or on demand).
+    """
 
     market: str
     refusals: int = 0  # consecutive ones for capacity or quota
     closed_until_s: float = 0.0  # no request before this; then only that of `probe`
     probe: str = ""  # the VM whose request tests the zone
+    # Refusals, and preemptions of slots with `any_place_up`: each counts half as much after `policy.HALF_LIFE_S`.
+    recent_failures: float = 0.0  # as of the next time
+    recent_at_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,9 +48,15 @@ class SimCheckpoints:
     """The object store of one run, and the records of all epochs that were ever trained, lost ones included."""
 
     def __init__(
-        self, every: int, upload_s: tuple[float, float], seed: int | str, *, every_s: float | None = None
+        self,
+        every: int,
+        upload_s: tuple[float, float],
+        seed: int | str,
+        *,
+        every_s: float | None = None,
+        records: bool = True,
     ) -> None:
-        """`every`: epochs from one checkpoint to the next, unless `every_s` is given."""
+        """`every`: epochs from one checkpoint to the next, unless `every_s` is given. `records`: keep those of epochs."""
         self._every, self._upload_s, self._random = every, upload_s, Random(f"checkpoints {seed}")
         self._settings = Checkpointing(
             "s3://simulated/checkpoints/sim", 2, (), every if every_s is None else None, every_s
@@ -71,6 +77,7 @@ class SimCheckpoints:
         self.epoch = 0  # of the newest stored checkpoint
         self.names: set[str] = set()  # of all that were ever stored
         self.losses: list[Loss] = []
+        self.keeps_records = records
         self.records: list[EpochRecord] = []
         self.lost: set[tuple[str, int]] = set()  # (VM, epoch) of the records that do not count
         self._trained_again = True  # since training last went on
@@ -108,8 +115,9 @@ class SimCheckpoints:
             self.lost |= {(r.vm, r.epoch) for r in self.records if r.epoch >= epoch}
         peers = sorted(vms)
         for vm in peers:
-            began_s = max(self._began_s, self._since_s.get(vm, at_s))
-            self.records.append(_record(vm, epoch, began_s, at_s))
+            if self.keeps_records:
+                began_s = max(self._began_s, self._since_s.get(vm, at_s))
+                self.records.append(_record(vm, epoch, began_s, at_s))
         self._began_s = at_s
         if not peers:
             return

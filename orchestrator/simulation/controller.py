@@ -8,6 +8,7 @@ one is killed.
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -32,7 +33,7 @@ from orchestrator.controller.tick import Pace, Shell
 from orchestrator.core import events as ev
 from orchestrator.core.invariants import validate_step
 from orchestrator.core.journal import created
-from orchestrator.core.state import Place, RunSpec, RunState
+from orchestrator.core.state import Place, RunSpec, RunState, SlotState
 from orchestrator.simulation.peers import Peers
 from orchestrator.simulation.store import MemoryStore
 
@@ -44,6 +45,9 @@ _PACE = Pace(
     request_deadline_s=900.0, observe_deadline_s=30.0, observe_period_s=6.0, terminate_deadline_s=60.0
 )
 _MAX_PARALLEL = 32
+_SOON_S = 0.01  # sparse ticks are at least so far apart
+_ROUNDING_S = 0.001
+_VALIDATED_EACH = 20  # with sparse ticks, since it takes time proportional to all VMs so far
 
 
 class Crashed(BaseException):
@@ -106,8 +110,14 @@ def launched(spec: RunSpec, at_s: float) -> MemoryStore:
 class SimCalls:
     """Provider calls on the virtual clock: each is made immediately and completes when its reply is due."""
 
-    def __init__(self, cloud: SimCloud, world: SimWorld, clock: VirtualClock) -> None:
+    def __init__(
+        self, cloud: SimCloud, world: SimWorld, clock: VirtualClock, list_without_news_s: float = 0.0
+    ) -> None:
+        """`list_without_news_s`: a list that would be as the last one is requested this long after it only."""
         self._cloud, self._world, self._clock = cloud, world, clock
+        self._list_without_news_s = list_without_news_s
+        self._listed_s = -math.inf
+        self.needs_lists: Callable[[], bool] = lambda: True  # whether one without news matters
         self._line = Line(_MAX_PARALLEL)
         self._under_way: dict[str, tuple[Call, Reply, float]] = {}  # with their deadlines
         self._again: list[tuple[float, Done]] = []  # late and duplicate answers to requests
@@ -119,6 +129,12 @@ class SimCalls:
         """Make or queue the call; False if one with the same key is in progress."""
         if call.key in self._under_way or call.key in self._line:
             return False
+        if call.method == "observe":
+            now_s = self._clock.now_s
+            recent = now_s - self._listed_s < self._list_without_news_s
+            if recent and not self._world.has_news(self._cloud.run) and not self.needs_lists():
+                return False
+            self._listed_s = now_s
         self._line.add(call)
         self._start()
         if call.method != "observe":
@@ -156,6 +172,11 @@ class SimCalls:
                 self.counts[f"refused_{refusal_of(error)}"] += 1
         self._start()
         return done
+
+    def next_s(self) -> float:
+        """When the next call is answered or passes its deadline; infinity if none is in progress."""
+        due = [min(reply.at_s, deadline_s) for _, reply, deadline_s in self._under_way.values()]
+        return min([*due, *(at_s for at_s, _ in self._again)], default=math.inf)
 
     def drop(self, key: str) -> bool:
         """Remove a call from the queue."""
@@ -322,14 +343,18 @@ class SimController:
         seed: str,
         wall_s: float,
         check: bool,
+        sparse: bool = False,
     ) -> None:
-        """Resume from the store. `wall_s`: the machine's clock. `check`: check the core's invariants at each change."""
+        """Resume from the store. `wall_s`: the machine's clock. `check`: check the core's invariants at each change.
+
+        `sparse`: lists without news are requested once in a lease only, and invariants are checked now and then.
+        """
         self._store, self._clock, self._peers, self._disk, self._check = store, clock, peers, disk, check
         # As `cloud.clock` after a boot: the machine's time or the last time in the store, whichever is later. The
         # clock is not set after that.
         self._offset_s = max(wall_s, written_until_s(store, store.records("events"))) - clock.now_s
         store.take_over()
-        self.calls = SimCalls(cloud, world, clock)
+        self.calls = SimCalls(cloud, world, clock, spec.lease_s if sparse else 0.0)
         make_shell = partial(
             Shell, store, self.calls, SimRequests(spec, last_epoch), _FOLDER, now_s=self.now_s,
             jitter=Random(f"jitter {seed}").random, spent=spent_of, pace=_PACE, log=monitor.read,
@@ -338,6 +363,8 @@ class SimController:
         self._shells = Shells(
             make_shell, _FOLDER, asked_to_stop=lambda _: "", free_reserve=lambda _: disk.free_reserve()
         )
+        self.calls.needs_lists = self._misses_a_vm
+        self._validated_each = _VALIDATED_EACH if sparse else 1
         self._ticks = ticks(_Ticks(self._shells, disk).next)
         self.ticks = 0
         self.retry_s: float | None = None  # delay until the retry of a tick that raised an error
@@ -363,6 +390,35 @@ class SimController:
         slots = self.state.slots
         return self._peers.working_count < len(slots) or any(s.ending for s in slots)
 
+    def _misses_a_vm(self) -> bool:
+        """Whether a VM may or must be gone, which lists without it prove."""
+        state = self.state
+        return bool(state.stop_status) or any(slot.ending or slot.ambiguous for slot in state.slots)
+
+    def due_s(self, now_s: float, soon_s: float) -> float:
+        """When a tick has something to do if no VM changes; `soon_s` from now if that depends on the tick itself.
+
+        Deadlines of VMs are left out: they are noticed at the next tick that takes place for another reason.
+        """
+        state, own_s = self.state, self.now_s()
+        waiting = [s for s in state.slots if s.state is SlotState.WAITING and not s.blocked]
+        ending = bool(state.stop_status) or state.finishing_s is not None
+        monitored = state.monitor in ("wanted", "ending") or (
+            state.monitor == "absent" and bool(state.maddrs())
+        )
+        soon = (
+            ending
+            or monitored
+            or self._misses_a_vm()
+            or bool(state.held_back)
+            or any(s.retry_at_s <= own_s for s in waiting)
+        )
+        soon = soon or any(s.state is SlotState.DONE for s in state.slots) or self._peers.waiting
+        times = [now_s + soon_s] if soon else []
+        # A little later than due, so that rounding does not make it a tick too early.
+        times += [now_s + s.retry_at_s - own_s + _ROUNDING_S for s in waiting if s.retry_at_s > own_s]
+        return max(now_s + _SOON_S, min([*times, self.calls.next_s()], default=math.inf))
+
     def tick(self) -> None:
         """Run one round. Raises Crashed, Escaped."""
         shell, before = self._shells.shell, self.state
@@ -378,7 +434,8 @@ class SimController:
             self.ended = True
             self._disk.free_reserve()
             self.failure = abort(self._store, self.calls, _FOLDER, self.now_s(), str(error), 120.0)
-        if self._check and shell is self._shells.shell and self.state is not before:
+        due = self.ticks % self._validated_each == 0
+        if self._check and due and shell is self._shells.shell and self.state is not before:
             validate_step(before, self.state)
 
 

@@ -33,7 +33,12 @@ from orchestrator.simulation.peers import Peers
 from orchestrator.simulation.scenario import AUTODOWN_S, BEGAN_S, FaultClass, Scenario
 
 _RECEIVE_S = 3.0  # a tick requests a listing and another one, this much later, receives it
+_NOTICED_S = (
+    5.0  # with sparse ticks: from a change of a VM to the tick that requests the listing which shows it
+)
+_OF_A_LEASE = 0.75  # with sparse ticks: the most between two of them, so that leases are renewed in time
 _BOOKS_S = 300.0  # period of comparing the controller's costs with the provider's bill
+_SPARSE_BOOKS_S = 86400.0  # the same with sparse ticks: it takes time proportional to all VMs so far
 _LISTING_S = 60.0  # between the listings that verify that nothing is left
 _NEVER = 10**9  # the last epoch of peers that train until they are stopped
 _END_WITHIN_S = 6 * 3600.0  # the controller must end the run this soon after the stop and the last fault
@@ -65,6 +70,9 @@ class Outcome:
     fired: dict[FaultClass, int]  # number of faults per class
     median_joining_s: float | None  # from request to training
     fault_free_checks: int  # progress checks of slots without a fault
+    trained_s: float  # sum over all peers, until the run was stopped
+    below_min_peers_s: float  # with fewer than min_peers training, until the run was stopped
+    lost_samples: float  # with all peers, those of unfinished epochs included
     journal: tuple[EventRecord, ...]
 
 
@@ -112,7 +120,9 @@ class Simulation:
         self._slots_created: set[str] = set()
         self._crash: CrashPoint | None = None  # where to crash in this tick, if it writes
         self._books_s = BEGAN_S
+        self._books_period_s = _SPARSE_BOOKS_S if scenario.sparse else _BOOKS_S
         self._over_s: float | None = None  # when the run was stopped or its controller was lost
+        self._at_stop_s = (0.0, 0.0)  # by then: training of all peers, time below min_peers
         self._last_death_s = BEGAN_S
         self._lost = False
         self._failure = ""  # why the controller gave up
@@ -159,6 +169,8 @@ class Simulation:
                 if self._lost and not world.alive_count:
                     break
             if now_s < rounds_s:
+                if scenario.sparse and self._controller is not None and world.has_news(scenario.spec.run_id):
+                    tick_s = min(tick_s, now_s + _NOTICED_S)
                 continue
             if self._controller is None:
                 self._start()
@@ -174,13 +186,26 @@ class Simulation:
                     break
                 period_s = scenario.busy_tick_s if controller.busy else scenario.tick_s
                 receives = not receives
-                tick_s = now_s + (controller.retry_s or (_RECEIVE_S if receives else period_s - _RECEIVE_S))
+                if controller.retry_s:
+                    tick_s = now_s + controller.retry_s
+                elif scenario.sparse:
+                    tick_s = self._sparse_tick_s(controller, now_s, ends_s)
+                else:
+                    tick_s = now_s + (_RECEIVE_S if receives else period_s - _RECEIVE_S)
             else:
                 receives = False
             if self._over_s is not None and now_s - max(self._over_s, self._calm_s()) > _END_WITHIN_S:
                 self._checks.fail("the controller does not end the run")
         self._prove_nothing_left()
         return self._outcome()
+
+    def _sparse_tick_s(self, controller: SimController, now_s: float, ends_s: float) -> float:
+        """The next time at which a tick has something to do."""
+        scenario = self._scenario
+        at_s = min(now_s + _OF_A_LEASE * scenario.spec.lease_s, controller.due_s(now_s, scenario.busy_tick_s))
+        if self._world.has_news(scenario.spec.run_id):
+            at_s = min(at_s, now_s + _NOTICED_S)
+        return min(at_s, ends_s) if now_s < ends_s else at_s
 
     # the controller
 
@@ -189,7 +214,7 @@ class Simulation:
         self._controller = SimController(
             self._store, self._cloud, self._world, self._clock, self._peers, self._monitor, self._disk,
             spec=self._scenario.spec, last_epoch=self._last_epoch, seed=f"{self._scenario.seed} {self._starts}",
-            wall_s=now_s + self._wall_s, check=self._check,
+            wall_s=now_s + self._wall_s, check=self._check, sparse=self._scenario.sparse,
         )  # fmt: skip
         self._controller.calls.called = self._called
         if self._check:
@@ -225,6 +250,7 @@ class Simulation:
         over = controller.state.stop_status or controller.ended
         if over and self._over_s is None and self._controller is not None:
             self._over_s = self._last_death_s = now_s
+            self._at_stop_s = self._peers.counted_s()
         struck = sum(self._faults.counts.values())
         if struck != self._struck or self._calm_s() > now_s:
             self._struck = struck
@@ -235,7 +261,11 @@ class Simulation:
             self._checks.leases(self._peers.ended_early)
             self._checks.progress(controller.state)
             # A controller that has just restarted needs a listing first.
-            if now_s - self._books_s >= _BOOKS_S and self._controller is not None and controller.ticks > 2:
+            if (
+                now_s - self._books_s >= self._books_period_s
+                and self._controller is not None
+                and controller.ticks > 2
+            ):
                 self._books_s = now_s
                 self._checks.books(spent_of(self._store, controller.now_s(), controller.state).spent_usd)
 
@@ -286,6 +316,7 @@ class Simulation:
             self._lost = True
             if self._over_s is None:
                 self._over_s = now_s
+                self._at_stop_s = self._peers.counted_s()
         else:
             self._counts["crash"] += 1
             self._returns_s = now_s + crash.down_s
@@ -376,7 +407,7 @@ class Simulation:
         scenario, world = self._scenario, self._world
         self._peers.settle()
         journal = self._store.records("events")
-        if self._peers.checkpoints is not None:
+        if self._peers.checkpoints is not None and self._peers.checkpoints.keeps_records:
             self._checks.lost_work(self._peers.checkpoints)
         state = replay(journal)
         spent, _ = world.meter.spent(scenario.spec.run_id, world.now_s)
@@ -411,6 +442,9 @@ class Simulation:
             fired=fired,
             median_joining_s=joining[len(joining) // 2] if joining else None,
             fault_free_checks=self._checks.fault_free_checks,
+            trained_s=self._at_stop_s[0],
+            below_min_peers_s=self._at_stop_s[1],
+            lost_samples=self._peers.lost_samples,
             journal=tuple(journal),
         )
 

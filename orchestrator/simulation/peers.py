@@ -34,7 +34,10 @@ class PeerModel:
     checkpoint_every: int = (
         0  # epochs from one checkpoint to the next; 0: none, and all lost at once keep the state
     )
+    checkpoint_every_s: float | None = None  # in place of that number of epochs, if there are checkpoints
     upload_s: tuple[float, float] = (5.0, 60.0)  # of a checkpoint
+    checked_records: bool = True  # records of all epochs are kept, to check which of them count
+    min_peers: int = 1  # `Peers.below_s` counts the time with fewer
     waits: bool = False  # it waits to be told which peer to join, as on rented VMs
 
 
@@ -77,12 +80,20 @@ class Peers:
         self.epochs = 0
         self.samples = 0.0
         self.working_s = 0.0  # sum over all peers
+        self.below_s = 0.0  # time with fewer than `min_peers` that train and are reachable
+        self.lost_samples = 0.0  # with all peers: trained, and not in the state that training went on from
         self.counts: Counter[str] = Counter()
         self.second: list[str] = []  # VMs with peers at the time another peer started a swarm
         self.joined_after_s: list[float] = []
         self.on_training: Callable[[SimVm], None] = lambda _: None  # called when a peer begins to train
         every = model.checkpoint_every
-        self.checkpoints = SimCheckpoints(every, model.upload_s, seed) if every else None
+        self.checkpoints = (
+            SimCheckpoints(
+                every, model.upload_s, seed, every_s=model.checkpoint_every_s, records=model.checked_records
+            )
+            if every
+            else None
+        )
         self._holders: set[str] = set()  # VMs that have the state, if there are checkpoints
         if self.checkpoints is not None:
             world.at(world.now_s + _LOOK_S, self._look)
@@ -147,9 +158,11 @@ class Peers:
             self._progress()  # without this peer
             if not self._holders and self.epochs:
                 self.counts["all_lost"] += 1
+                self.lost_samples += self.samples + self._samples
                 self.epochs = store.resumed(self.epochs, now_s)
                 self.samples = float(self.epochs * self._model.target_batch_size)
                 self._samples = self._averaging_left_s = 0.0
+                self.lost_samples -= self.samples
             store.came(vm, now_s, alone=not self._holders)
             self._holders.add(vm)
         elif vm in self._holders:
@@ -325,6 +338,8 @@ class Peers:
         """Account for training since the last change."""
         model, passed_s = self._model, self._world.now_s - self._at_s
         self._at_s = self._world.now_s
+        if self._working < model.min_peers:
+            self.below_s += max(0.0, passed_s)
         if self.paused or not self._working or passed_s <= 0:
             return
         self.working_s += self._working * passed_s
@@ -351,6 +366,13 @@ class Peers:
             self.epochs += 1
             self.samples += model.target_batch_size
             self._samples, self._averaging_left_s = 0.0, model.averaging_s
+
+    def counted_s(self) -> tuple[float, float]:
+        """`working_s` and `below_s` as of now, without accounting for the training."""
+        passed_s = self._world.now_s - self._at_s
+        worked_s = 0.0 if self.paused else self._working * passed_s
+        below_s = passed_s if self._working < self._model.min_peers else 0.0
+        return self.working_s + worked_s, self.below_s + below_s
 
     def _ended(self, count: int, passed_s: float, rate: float) -> None:
         """Tell the checkpoints of the next `count` epochs, which end within the last `passed_s` seconds."""

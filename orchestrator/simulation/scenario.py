@@ -120,6 +120,8 @@ class Scenario:
     crash_at_stop: Crash | None = None  # its `at_s` is relative to that moment, too
     tick_s: float = 60.0
     busy_tick_s: float = 10.0  # while something is in progress
+    # Ticks only when something is due or has changed, or leases must be renewed: for weeks of history.
+    sparse: bool = False
     command: str = ""  # reproduces it
 
     @property

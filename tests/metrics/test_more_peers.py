@@ -133,7 +133,8 @@ def test_the_line():
     assert by_rule(4.0, 8).stops_at == 8 * 19
     assert words(by_rule(4.0, 8, 15)).endswith("; the experiment can have at most 15 peers")
     assert words(by_rule(4.0, 8, 64)).endswith(
-        "; a doubling gives 10 % or more up to 64 peers, the experiment can have at most 64 (by the rule, if a round takes no longer)"
+        "; a doubling gives 10 % or more up to 64 peers, the experiment can have at most 64 (by the rule, if a round "
+        "takes no longer)"
     )
     predicted = by_figures(4.0, 8, 64, lambda times: Rate(min(times, 3) * 10.0, float(times)))
     assert words(predicted) == (

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from orchestrator.cli.choosing import MatrixOption
+from orchestrator.cli.commands.simulate_spot import SpotOptions, compare_policies
 from orchestrator.cli.exits import FAILED
 from orchestrator.cli.render.output import SCHEMA_VERSION, Format, as_json, rows_text
 from orchestrator.cli.render.terminal import say
@@ -19,9 +20,12 @@ from orchestrator.cli.render.terminal import say
 if TYPE_CHECKING:
     from experiments.schema.models import ExperimentSpec
     from orchestrator.simulation.driver import Outcome
-    from orchestrator.simulation.scenario import FaultClass, Scenario
+    from orchestrator.simulation.scenario import FaultClass
 
 _PEERS = 8
+_NOT_SHOWN = {
+    "journal", "simulated_s", "rounds", "fault_free_checks", "trained_s", "below_min_peers_s", "lost_samples",
+}  # fmt: skip
 _TABLE = (
     "seed", "status", "hours", "vms", "preemptions", "replacements", "refusals", "vm_hours", "spent_usd",
     "budget_usd", "epochs", "training_share", "restarts",
@@ -52,8 +56,14 @@ def _simulate(
     ] = 0,
     seeds: Annotated[int, typer.Option(min=1, help="Number of seeds to run, starting at --seed.")] = 1,
     days: Annotated[
-        float, typer.Option(min=0.01, max=366, help="Maximum duration of the run in days.")
-    ] = 1.0,
+        float | None,
+        typer.Option(
+            min=0.01,
+            max=366,
+            help="Maximum duration of the run in days. [1; with --spot as long as the histories]",
+            show_default=False,
+        ),
+    ] = None,
     peers: Annotated[
         int | None,
         typer.Option(
@@ -69,11 +79,41 @@ def _simulate(
         ),
     ] = None,
     faults: Annotated[
-        str, typer.Option(help="all, none, or comma-separated fault classes; `--faults list` lists them.")
-    ] = "all",
+        str | None,
+        typer.Option(
+            help="all, none, or comma-separated fault classes; `--faults list` lists them. [all; with --spot none]",
+            show_default=False,
+        ),
+    ] = None,
+    spot: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[PLACE=]FILE",
+            help="History of spot capacity at a place of the experiment, '*' for every other place; or a folder of files "
+            "that are named after zones. Repeatable.",
+        ),
+    ] = None,
+    policy: Annotated[
+        str | None,
+        typer.Option(
+            help="With --spot: replacement policies to compare, comma-separated, or all. [the experiment's own]",
+            show_default=False,
+        ),
+    ] = None,
+    restart_s: Annotated[
+        float | None,
+        typer.Option(
+            min=1,
+            max=1200,
+            help="With --spot: seconds from the request of a VM until its peer trains. [390]",
+            show_default=False,
+        ),
+    ] = None,
     trace: Annotated[
         Path | None,
-        typer.Option(help="History of a spot market: orch's CSV, or an AWS spot price history as JSON."),
+        typer.Option(
+            help="Events of a spot market, such as prices and preemptions: orch's CSV, or an AWS spot price history as JSON."
+        ),
     ] = None,
     instance: Annotated[str, typer.Option(help="Instance type to use from an AWS history.")] = "",
     slot: Annotated[str, typer.Option(help="Also print the state changes of this slot on stderr.")] = "",
@@ -92,6 +132,9 @@ def _simulate(
     --on sky`, its budget and limits, the epochs of `measure` and the preemptions that it plans; what is ignored,
     traffic for example, is named on stderr.
 
+    With --spot, VMs are lost and refused as in histories of spot capacity (docs/simulate-spot.md), and one row per
+    replacement policy tells what it reached, beside reference policies and what an oracle could have reached.
+
     \b
     JSON: {"schema_version", "ignored": [] (what of the experiment is left out), "runs": [{"seed", "status" (done,
       stopped: the time was over, budget, failed, no_capacity, lost: the controller never came back), "cause",
@@ -99,11 +142,19 @@ def _simulate(
       "samples", "lost_epochs" (with all peers), "training_share" (of the VM hours), "median_joining_s"
       (request to training), "restarts" (of the controller), "writes" (to the journal), "dead_after_s"
       (stop to the last VM's end), "fired" {fault class: number of faults}}]}
+    JSON with --spot: {"schema_version", "ignored", "restart_s", "histories": [{"place", "source", "sha256", "days",
+      "availability"}], "policies": [{"policy", "runs" (number of seeds; the other figures are means), "time_training"
+      (share of the peers' time), "regret" (of the oracle's share), "samples", "spent_usd", "usd_per_1m", "reached"
+      (runs that trained the last epoch), "hours_to_target" (of these), "below_min_peers_h", "lost_samples",
+      "lost_epochs", "preemptions", "refusals", "ended" {status: runs}}], "references": [{"policy", "time_training",
+      "regret"}], "runs": [{"policy", "seed", "from_s" (of the histories), "status", "cause", "hours", the figures of
+      "policies", "epochs", "replacements", "vm_hours", "median_joining_s"}]}
     Exit: 0 all invariants held, 1 an invariant was violated, or the controller of a run was lost, 2 invalid
-    command, experiment or trace, 3 the experiment's budget or limits are refused.
+    command, experiment, history or trace, 3 the experiment's budget or limits are refused.
     """
+    from orchestrator.cli.scenario_options import check_slot, with_trace
     from orchestrator.core.journal import story
-    from orchestrator.errors import RunFailedError
+    from orchestrator.errors import RunFailedError, UsageError
     from orchestrator.simulation.checks import SimulationError
     from orchestrator.simulation.driver import simulate
     from orchestrator.simulation.experiments import ignored, measured_epochs, of_experiment
@@ -114,8 +165,22 @@ def _simulate(
 
         typer.echo("\n".join(FAULT_CLASSES))
         return
-    chosen = _faults(faults)
+    chosen = _faults(faults if faults is not None else "none" if spot else "all")
     spec = _experiment(experiment, overrides or (), matrix or (), peers, epochs)
+    if spot:
+        if spec is None:
+            raise UsageError("--spot: only with an experiment, which has the places; add FILE|NAME")
+        options = SpotOptions(spot, policy, restart_s, days, epochs, chosen, trace, instance, slot)
+        words = _words(experiment, overrides or (), matrix or (), days, epochs)
+        words += [word for each in spot for word in ("--spot", each)]
+        words += [] if restart_s is None else ["--restart-s", f"{restart_s:g}"]
+        words += ["--faults", ",".join(chosen)] if chosen else []
+        compare_policies(spec, options, range(seed, seed + seeds), output, words)
+        return
+    unused = [name for name, value in (("--policy", policy), ("--restart-s", restart_s)) if value is not None]
+    if unused:
+        raise UsageError(f"{' and '.join(unused)}: only with --spot; add --spot PLACE=FILE")
+    days = 1.0 if days is None else days
     command = _command(experiment, overrides or (), matrix or (), days, epochs, chosen)
     left_out: list[str] = []
     if spec is not None:
@@ -133,9 +198,9 @@ def _simulate(
             made = of_experiment(spec, number, days=days, faults=chosen, epochs=epochs, environ=os.environ)
             made = replace(made, command=f"{command} --seed {number}")
         if trace is not None:
-            made = _with_trace(made, trace, instance)
+            made = with_trace(made, trace, instance)
         if slot:
-            _check_slot(slot, made)
+            check_slot(slot, made)
         try:
             outcome = simulate(made)
         except SimulationError as error:
@@ -172,18 +237,6 @@ def _faults(text: str) -> tuple[FaultClass, ...]:
                 f"--faults: '{word}' is not a fault class{near}; `orch simulate --faults list` lists them"
             )
     return tuple(kind for kind in FAULT_CLASSES if kind in requested)
-
-
-def _check_slot(slot: str, made: Scenario) -> None:
-    from cloud.places import nearest
-    from orchestrator.errors import UsageError
-
-    names = [each.name for each in made.spec.slots]
-    if slot not in names:
-        some = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
-        raise UsageError(
-            f"--slot: '{slot[:80]}' is not a slot of this run (slots: {some}){nearest(slot[:80], names)}"
-        )
 
 
 def _experiment(
@@ -226,34 +279,23 @@ def _command(
     """Return the command that simulates this experiment, without the seed and the trace."""
     from orchestrator.simulation.scenario import faults_option
 
+    return shlex.join(_words(experiment, overrides, matrix, days, epochs)) + faults_option(faults)
+
+
+def _words(
+    experiment: str | None,
+    overrides: Sequence[str],
+    matrix: Sequence[str],
+    days: float | None,
+    epochs: int | None,
+) -> list[str]:
     words = ["orch", "simulate", experiment or ""]
     words += [word for override in overrides for word in ("--set", override)]
     words += [word for choice in matrix for word in ("--matrix", choice)]
-    words += ["--days", f"{days:g}", *(() if epochs is None else ("--epochs", str(epochs)))]
-    return shlex.join(words) + faults_option(faults)
-
-
-def _with_trace(made: Scenario, trace: Path, instance: str) -> Scenario:
-    from cloud.sim.traces import TraceError, load_trace
-    from orchestrator.errors import UsageError
-
-    try:
-        events = load_trace(trace, instance=instance)
-    except TraceError as error:
-        raise UsageError(str(error)) from error
-    known = {place.location for place in made.places}
-    if not any(event.location in known or event.location == "*" for event in events):
-        raise UsageError(
-            f"{trace}: covers {events[0].location if events else 'no location'}, but the run is in {', '.join(sorted(known))}"
-        )
-    more = f" --trace {trace}" + (f" --instance {instance}" if instance else "")
-    return replace(made, trace=(*made.trace, *events), command=made.command + more)
+    words += [] if days is None else ["--days", f"{days:g}"]
+    return words + ([] if epochs is None else ["--epochs", str(epochs)])
 
 
 def _row(outcome: Outcome) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    values = asdict(outcome)
-    for name in ("journal", "simulated_s", "rounds", "fault_free_checks"):
-        del values[name]
-    return {**values, "hours": outcome.simulated_s / 3600.0}
+    names = (f.name for f in fields(outcome) if f.name not in _NOT_SHOWN)
+    return {**{name: getattr(outcome, name) for name in names}, "hours": outcome.simulated_s / 3600.0}

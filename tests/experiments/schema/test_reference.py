@@ -21,4 +21,4 @@ def test_reference_lists_all_values_of_a_key():
             words = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
             row = next(line for line in page.splitlines() if line.startswith(f"| `{name}`")) if words else ""
             assert all(word in row for word in words), name
-    assert "`cheapest_place`, `wait`, `never`" in page
+    assert "`cheapest_place`, `any_place_up`, `wait`, `never`" in page

@@ -79,7 +79,7 @@ def test_a_silent_peer_is_ended_before_another_is_requested():
 
 @pytest.mark.parametrize(
     ("replace_by", "place_after_loss"),
-    [("same_place", 0), ("next_place", 1), ("cheapest_place", 1), ("wait", 0)],
+    [("same_place", 0), ("next_place", 1), ("cheapest_place", 1), ("any_place_up", 1), ("wait", 0)],
 )
 def test_the_policy_chooses_the_next_place(replace_by, place_after_loss):
     run = Driver(spec(replace=replace_by)).train()
@@ -276,7 +276,7 @@ def test_back_off_doubles_to_its_maximum_within_the_jitter():
 def test_cheapest_place_first_and_unknown_price_last():
     slot = SlotSpec("a", (IOWA, BELGIUM, UNPRICED), Policy("cheapest_place"))
     assert first_place(slot) == 1
-    assert [next_place(slot, 0, n) for n in range(4)] == [1, 0, 2, 1]
+    assert [next_place(slot, 0, n, lambda _: (False, 0.0)) for n in range(4)] == [1, 0, 2, 1]
 
 
 def test_invariants_notice_two_vms_in_a_slot():

@@ -30,7 +30,7 @@ from orchestrator.core.observations import missing
 from orchestrator.core.state import Place, Policy, RunSpec, SlotSpec
 
 PLACES = tuple(Place(f"gcp/{n}/a", "n1", "T4:1", True, Decimal(n), "book") for n in range(1, 4))
-POLICIES = ("same_place", "next_place", "cheapest_place", "wait", "never")
+POLICIES = ("same_place", "next_place", "cheapest_place", "any_place_up", "wait", "never")
 PHASES = ("", "waiting", "starting", "dht", "ready", "training", "leaving", "done", "failed")
 NOWHERE = ("", "waiting", "starting")  # phases without an address
 
@@ -40,7 +40,7 @@ class Cloud(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        slots = tuple(SlotSpec(f"s{n}", PLACES, Policy(POLICIES[n], max_refusals=3)) for n in range(5))
+        slots = tuple(SlotSpec(f"s{n}", PLACES, Policy(POLICIES[n], max_refusals=3)) for n in range(6))
         spec = RunSpec(
             "r", slots, min_peers=2, vms_per_min=6, replacements_per_h=12, budget_usd=Decimal(1000),
             max_usd_per_h=Decimal(9), breaker_failures=2, breaker_open_s=60.0,

@@ -1,0 +1,1 @@
+"""What a replacement policy can reach on histories of spot capacity. Pure."""
