@@ -16,11 +16,11 @@ class OpRecord:
     pid: int
     tid: int
     op: str
-    sample: int
+    sample: int | None
     batch: int | None
     start_ns: int
     wall_ns: int
-    cpu_ns: int
+    cpu_ns: int | None
     bytes_out: int | None
 
     @property

@@ -129,12 +129,14 @@ def out_of_order_batches(batches: Iterable[BatchRecord]) -> tuple[tuple[str, int
 
 
 def samples_per_s(batches: Sequence[BatchRecord]) -> float | None:
-    """Samples that were delivered to the consumers, by the time from the first request to the end of the last use.
+    """Samples of the batches that were consumed, by the time from the first request to the end of the last use.
 
-    The rates of several VMs are added. None if a number of samples or a time is unknown.
+    The rates of several VMs are added. None if nothing was consumed or a number of samples is unknown.
     """
     by_vm: dict[str, list[BatchRecord]] = {}
     for batch in batches:
+        if batch.consumed_start_ns is None:
+            continue
         by_vm.setdefault(batch.vm, []).append(batch)
     rates = [_rate(of_vm) for of_vm in by_vm.values()]
     known = [rate for rate in rates if rate is not None]
