@@ -14,11 +14,10 @@ _KNEE_SHARE = 0.95  # of the highest rate, that the number of workers at the kne
 
 @dataclass(frozen=True, slots=True)
 class HeadOfLine:
-    """The consumer waited `blocked_s` of `traced_s` for a batch while a later one lay ready."""
+    """The consumer waited `blocked_s` of `traced_s` for a batch while a later one had arrived."""
 
     blocked_s: float
     traced_s: float
-    waits: int  # in which that happened
     out_of_order: int | None  # batches that arrived before one with a lower number
 
     @property
@@ -27,11 +26,11 @@ class HeadOfLine:
         arrived = (
             ""
             if self.out_of_order is None
-            else f"; batches that arrived before one with a lower number: {self.out_of_order}"
+            else f" (batches that arrived before one with a lower number: {self.out_of_order})"
         )
         return (
             f"in_order: false saves at most {self.blocked_s:.2f} s of {self.traced_s:.2f} s, which the consumer waited while a "
-            f"later batch lay ready (waits: {self.waits}{arrived})."
+            f"later batch had arrived{arrived}."
         )
 
 
@@ -82,29 +81,34 @@ class ShuffleAfter:
 def head_of_line(batches: Sequence[BatchRecord]) -> HeadOfLine | None:
     """Return the time lost to delivery in order; None below 1 % of the traced time.
 
-    Lost is the part of a wait in which a batch that was consumed later lay ready. Times of several VMs are added.
+    Lost is the part of a wait in which a batch that was consumed later had arrived, or was ready where no arrival was
+    recorded. Times of several VMs are added.
     """
-    blocked_ns, span_ns, waits = 0, 0, 0
+    blocked_ns, span_ns = 0, 0
     for vm in {b.vm for b in batches}:
         consumed = [
-            (b.consumed_start_ns, b.wait_start_ns, b.ready_ns, b.consumed_ns or 0)
+            (
+                b.consumed_start_ns,
+                b.wait_start_ns,
+                b.ready_ns if b.arrived_ns is None else b.arrived_ns,
+                b.consumed_ns or 0,
+            )
             for b in batches
             if b.vm == vm and b.consumed_start_ns is not None and b.wait_start_ns is not None
         ]
         if not consumed:
             continue
         span_ns += max(got + used for got, _, _, used in consumed) - min(asked for _, asked, _, _ in consumed)
-        earliest: int | None = None  # ready, of the batches consumed later
-        for got_ns, asked_ns, ready_ns, _ in sorted(consumed, key=lambda times: -times[0]):
+        earliest: int | None = None  # arrival, of the batches consumed later
+        for got_ns, asked_ns, there_ns, _ in sorted(consumed, key=lambda times: -times[0]):
             if earliest is not None and (lost_ns := got_ns - max(asked_ns, earliest)) > 0:
                 blocked_ns += lost_ns
-                waits += 1
-            if ready_ns is not None:
-                earliest = ready_ns if earliest is None else min(earliest, ready_ns)
-    if not waits or blocked_ns < _LEAST_SHARE * span_ns:
+            if there_ns is not None:
+                earliest = there_ns if earliest is None else min(earliest, there_ns)
+    if not blocked_ns or blocked_ns < _LEAST_SHARE * span_ns:
         return None
     late = out_of_order_batches(batches)
-    return HeadOfLine(blocked_ns / 1e9, span_ns / 1e9, waits, None if late is None else len(late))
+    return HeadOfLine(blocked_ns / 1e9, span_ns / 1e9, None if late is None else len(late))
 
 
 def knee(rows: Sequence[WorkerCountStatistics]) -> Knee | None:

@@ -40,6 +40,8 @@ def read_trace(folder: Path) -> Trace:
 def merge(threads: Iterable[ThreadTrace]) -> Trace:
     """Merge what the threads recorded.
 
+    A batch that no consumer got has no number, unless its worker knew one, and is left out; its operations are not.
+
     Monotonic time is the same for all threads of a VM, and becomes real time by the pair of clocks that its first thread
     recorded. So intervals within a VM are exact, and VMs differ by the error of their real clocks.
     """
@@ -47,20 +49,26 @@ def merge(threads: Iterable[ThreadTrace]) -> Trace:
     offset_ns: dict[str, int] = {}
     for header in sorted((thread.header for thread in threads), key=lambda h: h.monotonic_ns):
         offset_ns.setdefault(header.vm, header.real_ns - header.monotonic_ns)
+    numbers = _consumers_numbers(threads)
     ops, phases = list[OpRecord](), list[PhaseRecord]()
     batches: dict[tuple[str, int], BatchRecord] = {}
     for thread in threads:
         header = thread.header
         for event in thread.events:
             start_ns = event.start_ns + offset_ns[header.vm]
+            number = event.batch
+            if event.local is not None:
+                number = numbers.get((header.vm, header.pid, header.tid, event.local))
+            if event.code == Code.SENT:
+                continue
             if event.code == Code.OP:
-                ops.append(_op(header, event, start_ns))
+                ops.append(_op(header, event, number, start_ns))
             elif event.code == Code.PHASE:
                 phases.append(
                     PhaseRecord(header.vm, header.pid, header.tid, event.name, start_ns, event.wall_ns)
                 )
-            elif event.batch is not None:
-                key = header.vm, event.batch
+            elif number is not None:
+                key = header.vm, number
                 batches[key] = _with(batches.get(key) or BatchRecord(*key), header, event, start_ns)
     return Trace(
         tuple(sorted(ops, key=lambda op: (op.start_ns, op.end_ns))),
@@ -70,14 +78,26 @@ def merge(threads: Iterable[ThreadTrace]) -> Trace:
     )
 
 
-def _op(header: Header, event: Event, start_ns: int) -> OpRecord:
+def _consumers_numbers(threads: Iterable[ThreadTrace]) -> dict[tuple[str, int, int, int], int]:
+    """The consumer's number of each batch that it got, by VM, process, thread, and that thread's own number."""
+    return {
+        (thread.header.vm, event.bytes_out, event.cpu_ns, event.sample): event.batch
+        for thread in threads
+        for event in thread.events
+        if event.code == Code.SENT
+        if event.bytes_out is not None and event.cpu_ns is not None
+        if event.sample is not None and event.batch is not None
+    }
+
+
+def _op(header: Header, event: Event, batch: int | None, start_ns: int) -> OpRecord:
     return OpRecord(
         header.vm,
         header.pid,
         header.tid,
         event.name,
         event.sample,
-        event.batch,
+        batch,
         start_ns,
         event.wall_ns,
         event.cpu_ns,

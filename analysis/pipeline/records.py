@@ -124,5 +124,5 @@ class Trace:
 
     @property
     def workers(self) -> int:
-        """Threads that preprocessed batches."""
+        """Threads that preprocessed batches; without persistent workers, each epoch has others."""
         return len({(b.vm, b.pid, b.tid) for b in self.batches if b.pid is not None})

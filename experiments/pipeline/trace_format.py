@@ -41,6 +41,7 @@ class Code(IntEnum):
     WAIT = 5  # of the consumer for a batch
     CONSUMED = 6  # from the end of that wait until the consumer asks for another batch
     PHASE = 7  # of the training
+    SENT = 8  # `sample` is the worker's own number of this batch, `bytes` its process, `CPU ns` its thread
 
 
 _CODES = frozenset(map(int, Code))
@@ -94,6 +95,7 @@ class Event:
     batch: int | None
     sample: int | None
     bytes_out: int | None
+    local: int | None = None  # the thread's own number of the batch, if it does not know the consumer's
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +104,11 @@ class ThreadTrace:
 
     header: Header
     events: tuple[Event, ...]
+
+
+def local_batch(number: int) -> int:
+    """Return what stands in a record for a thread's own batch `number`, and the number for what stands there."""
+    return -2 - number
 
 
 def read_thread(data: bytes, file: str) -> ThreadTrace:
@@ -135,9 +142,10 @@ def _events(data: bytes, names: list[str], file: str) -> Iterator[Event]:
             start,
             wall,
             None if cpu == NO_CPU else cpu,
-            None if batch == NO_BATCH else batch,
+            None if batch < 0 else batch,
             None if sample == NO_NUMBER else sample,
             None if size == NO_NUMBER else size,
+            local_batch(batch) if batch < NO_BATCH else None,
         )
 
 
