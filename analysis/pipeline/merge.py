@@ -50,6 +50,7 @@ def merge(threads: Iterable[ThreadTrace]) -> Trace:
     for header in sorted((thread.header for thread in threads), key=lambda h: h.monotonic_ns):
         offset_ns.setdefault(header.vm, header.real_ns - header.monotonic_ns)
     numbers = _consumers_numbers(threads)
+    by_sample = _batches_of_samples(threads)
     ops, phases = list[OpRecord](), list[PhaseRecord]()
     batches: dict[tuple[str, int], BatchRecord] = {}
     for thread in threads:
@@ -57,9 +58,11 @@ def merge(threads: Iterable[ThreadTrace]) -> Trace:
         for event in thread.events:
             start_ns = event.start_ns + offset_ns[header.vm]
             number = event.batch
+            if event.code == Code.OP and number is None:
+                number = by_sample.get((header.vm, event.sample))
             if event.local is not None:
                 number = numbers.get((header.vm, header.pid, header.tid, event.local))
-            if event.code == Code.SENT:
+            if event.code in (Code.SENT, Code.SAMPLES):
                 continue
             if event.code == Code.OP:
                 ops.append(_op(header, event, number, start_ns))
@@ -87,6 +90,18 @@ def _consumers_numbers(threads: Iterable[ThreadTrace]) -> dict[tuple[str, int, i
         if event.code == Code.SENT
         if event.bytes_out is not None and event.cpu_ns is not None
         if event.sample is not None and event.batch is not None
+    }
+
+
+def _batches_of_samples(threads: Iterable[ThreadTrace]) -> dict[tuple[str, int | None], int]:
+    """The batch of each sample, by VM and number, of readers that number the samples."""
+    return {
+        (thread.header.vm, number): event.batch
+        for thread in threads
+        for event in thread.events
+        if event.code == Code.SAMPLES and event.batch is not None
+        if event.sample is not None and event.bytes_out is not None
+        for number in range(event.sample, event.sample + event.bytes_out)
     }
 
 

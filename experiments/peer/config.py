@@ -79,6 +79,9 @@ class PeerConfig:
         default_factory=lambda: {"kind": "thread", "count": 1, "in_order": True}
     )
     bad_samples: str = "fail"  # "fail" | "skip"
+    trace: str = (
+        "off"  # of the input pipeline: "off" | "batches" | "ops", in the folder trace beside this config
+    )
     data_position: Mapping[str, Any] | None = (
         None  # of the slot's last peer (experiments/wire/data_position.py)
     )

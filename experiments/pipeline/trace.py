@@ -193,6 +193,20 @@ class Recorder:
         self._local = threading.local()
 
 
+class SampleTrace:
+    """The operations on one sample, the `number`-th that its reader read."""
+
+    __slots__ = ("_buffer", "_number")
+
+    def __init__(self, buffer: TraceBuffer, number: int) -> None:
+        self._buffer, self._number = buffer, number % NO_NUMBER
+        buffer.mark()
+
+    def op(self, name: str, item: Any) -> None:
+        """An operation has ended; the sample is `item` now."""
+        self._buffer.op(self._buffer.name_id(name), NO_BATCH, self._number, size_of(item))
+
+
 def size_of(value: Any) -> int:
     """Return the bytes of a sample's values in memory; NO_NUMBER if they are unknown.
 

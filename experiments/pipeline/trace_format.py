@@ -42,6 +42,7 @@ class Code(IntEnum):
     CONSUMED = 6  # from the end of that wait until the consumer asks for another batch
     PHASE = 7  # of the training
     SENT = 8  # `sample` is the worker's own number of this batch, `bytes` its process, `CPU ns` its thread
+    SAMPLES = 9  # of a batch: `bytes` samples from number `sample` on
 
 
 _CODES = frozenset(map(int, Code))
