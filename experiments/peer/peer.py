@@ -432,6 +432,7 @@ class Peer:
             self.membership.others_training_at,
             self._next_share,
             self._used,
+            phase=None if self.batches.trace is None else self.batches.trace.phase,
         )
         trainer = Trainer(
             self.config,

@@ -49,7 +49,7 @@ class Batches(Generic[_T]):
     """
 
     def __init__(self, source: BatchSource[_T], samples: int, trace: ConsumerTrace | None = None) -> None:
-        self._trace = trace
+        self.trace = trace
         self._source, self._samples = source, samples
         self._ready: queue.Queue[_T | Exception] = queue.Queue(_AHEAD)
         self._ended = threading.Event()
@@ -66,8 +66,8 @@ class Batches(Generic[_T]):
 
     def next(self, ended: threading.Event | None = None) -> _T | None:
         """Return the next batch; None if `ended` was set while waiting. Raises what the source raised."""
-        if self._trace is not None:
-            self._trace.asked()
+        if self.trace is not None:
+            self.trace.asked()
         while True:
             try:
                 item = self._ready.get(timeout=0.2)
@@ -77,8 +77,8 @@ class Batches(Generic[_T]):
                 continue
             if isinstance(item, Exception):
                 raise item
-            if self._trace is not None:
-                self._trace.got()
+            if self.trace is not None:
+                self.trace.got()
             return item
 
     def share_among(self, slot: str, slots: Sequence[str], shards: Sequence[str]) -> bool:
@@ -114,8 +114,8 @@ class Batches(Generic[_T]):
                 item = PipelineError(
                     f"reading samples ended: {describe_error(error)}; remove what ends the process"
                 )
-            if self._trace is not None and not isinstance(item, Exception):
-                self._trace.arrived()
+            if self.trace is not None and not isinstance(item, Exception):
+                self.trace.arrived()
             while not self._ended.is_set():
                 try:
                     self._ready.put(item, timeout=0.2)

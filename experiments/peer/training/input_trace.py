@@ -86,6 +86,12 @@ class ConsumerTrace:
         )
         self._asked_for += 1
 
+    def phase(self, name: str, began_s: float, ended_s: float) -> None:
+        """A phase of a training step has ended. Linux measures `time.perf_counter` on the clock of the trace."""
+        buffer = self._recorder.buffer()
+        start_ns = round(began_s * 1e9)
+        buffer.event(Code.PHASE, start_ns, round(ended_s * 1e9) - start_ns, name=buffer.name_id(name))
+
 
 def runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
     """Consecutive numbers as (first, count), in order."""

@@ -31,6 +31,7 @@ from experiments.peer.training.input_trace import (
     runs,
 )
 from experiments.peer.training.loader import Loaded, TaskSource
+from experiments.peer.training.step_timer import StepClock
 from experiments.pipeline.op import Op
 from experiments.pipeline.pipeline import Pipeline
 from experiments.pipeline.trace import Recorder
@@ -55,7 +56,9 @@ def trained(workers: Workers, folder: Path, *, ops: bool) -> tuple[list[Loaded],
         shuffle=7,
         trace=SourceTrace(recorder),
     )
-    batches = Batches(source, BATCH, ConsumerTrace(recorder))
+    consumer = ConsumerTrace(recorder)
+    clock = StepClock(time.perf_counter, time.time, consumer.phase)
+    batches = Batches(source, BATCH, consumer)
     batches.start()
     found = list[Loaded]()
     try:
@@ -63,7 +66,8 @@ def trained(workers: Workers, folder: Path, *, ops: bool) -> tuple[list[Loaded],
             loaded = batches.next()
             assert loaded is not None
             found.append(loaded)
-            time.sleep(0.002)
+            with clock.phase("forward"):
+                time.sleep(0.002)
     finally:
         batches.close()
     return found, read_trace(folder)
@@ -89,6 +93,11 @@ def test_batches_and_operations_of_a_training(tmp_path: Path, workers: Workers):
     assert [b.consumed_ns >= 2_000_000 for b in used[:-1]] == [True] * (COUNT - 1)
     for before, after in itertools.pairwise(used):
         assert before.consumed_start_ns + before.consumed_ns == after.wait_start_ns
+    assert [phase.name for phase in trace.phases] == ["forward"] * COUNT
+    for b, phase in zip(used[:-1], trace.phases, strict=False):
+        within_ns = phase.start_ns - b.consumed_start_ns
+        assert -1_000 <= within_ns <= within_ns + phase.wall_ns <= b.consumed_ns + 1_000
+        assert phase.wall_ns >= 2_000_000
     sizes = {op.bytes_out for op in trace.ops}
     assert sizes == {600 * 8}  # of float64
     makers = {(op.pid, op.tid) for op in trace.ops}
