@@ -8,6 +8,7 @@ Standard library only: this module is shipped with the peer.
 from __future__ import annotations
 
 import mmap
+import multiprocessing
 import os
 import platform
 import threading
@@ -180,9 +181,10 @@ class Recorder:
         # Ids of threads are used again, and names of machines can contain slashes.
         paths = (self.folder / f"{pid}-{tid}-{number}{SUFFIX}" for number in count())
         path = next(path for path in paths if not path.exists())
-        header = Header(
-            self.vm, pid, tid, threading.current_thread().name, monotonic_ns(), time.time_ns(), self.records
-        )
+        name, process = threading.current_thread().name, multiprocessing.current_process().name
+        if process != "MainProcess":
+            name = f"{process}, {name}"
+        header = Header(self.vm, pid, tid, name, monotonic_ns(), time.time_ns(), self.records)
         return TraceBuffer(path, header)
 
     def __getstate__(self) -> dict[str, Any]:

@@ -124,6 +124,7 @@ def test_a_slow_worker_by_hand(tmp_path: Path):
     trace = read_trace(tmp_path)
     assert [b.batch for b in trace.batches] == list(range(6))
     assert trace.workers == 2
+    assert len({thread.name for thread in trace.threads}) == 3  # of two processes and this one
     assert [batch for _, batch in out_of_order_batches(trace.batches) or ()] == [1, 3, 5]
     half_ns = SLOW_S / 2 * 1e9
     assert [(b.wait_ns or 0) > half_ns for b in trace.batches] == [True, False] * 3
