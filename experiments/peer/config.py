@@ -81,6 +81,9 @@ class PeerConfig:
     bad_samples: str = "fail"  # "fail" | "skip"
     stored: bool = False  # the training shards hold the values after the pipeline's first operations
     streams: int = 1  # training shards that are downloaded at once
+    trace: str = (
+        "off"  # of the input pipeline: "off" | "batches" | "ops", in the folder trace beside this config
+    )
     data_position: Mapping[str, Any] | None = (
         None  # of the slot's last peer (experiments/wire/data_position.py)
     )

@@ -49,6 +49,7 @@ from experiments.peer.training.batches import Batches, open_shards
 from experiments.peer.training.data_position import cursor_at, cursor_of, position_of
 from experiments.peer.training.decoding import WorkerEndedError
 from experiments.peer.training.emulated_model import ModelSizeError
+from experiments.peer.training.input_trace import ConsumerTrace, input_recorder
 from experiments.peer.training.loader import HeldOut, Loaded
 from experiments.peer.training.loop import Hooks, Trainer
 from experiments.peer.training.parameter_digest import parameters_sha, write_sample
@@ -207,8 +208,10 @@ def assemble(config: PeerConfig, folder: Path, temporary: Path, status: Status) 
         parts.callback(checkpoints.close)
     left_out = partial(status.left_out, "training")
     cursor = _start_cursor(config, status)
-    source = training_source(config, opener, task, left_out, cursor)
-    batches = Batches(source, config.batch_size * config.ranks)
+    recorder = input_recorder(config, folder)
+    source = training_source(config, opener, task, left_out, cursor, recorder)
+    consumer = None if recorder is None else ConsumerTrace(recorder)
+    batches = Batches(source, config.batch_size * config.ranks, consumer)
     parts.callback(batches.close)
     if config.compile:  # removed with the folder; the ranks share it
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(temporary / "compiled"))
@@ -436,6 +439,7 @@ class Peer:
             self.membership.others_training_at,
             self._next_share,
             self._used,
+            phase=None if self.batches.trace is None else self.batches.trace.phase,
         )
         trainer = Trainer(
             self.config,

@@ -14,6 +14,7 @@ from experiments.pipeline.codecs import Kind, is_kind
 from experiments.pipeline.errors import BadSampleError, PipelineError, describe_error
 from experiments.pipeline.op import Op
 from experiments.pipeline.randomness import Randomness
+from experiments.pipeline.trace import SampleTrace
 
 _OF_THE_MACHINE = (errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC)  # errors that no sample causes
 
@@ -80,7 +81,7 @@ class Pipeline:
                 raise BadSampleError(sample["__url__"], sample["__key__"], "", f"it has no member {wanted}")
         return item
 
-    def run(self, sample: Sample, seed: int, pass_number: int) -> Item:
+    def run(self, sample: Sample, seed: int, pass_number: int, trace: SampleTrace | None = None) -> Item:
         """Run all operations on a sample. Raises BadSampleError, PipelineError, MemoryError, OSError of the machine."""
         item = self.start(sample)
         randomness = Randomness(seed, pass_number, sample["__key__"])
@@ -99,6 +100,8 @@ class Pipeline:
                     raise
                 reason = describe_error(error)
                 raise BadSampleError(sample["__url__"], sample["__key__"], op.name, reason) from error
+            if trace is not None:
+                trace.op(op.name, item)
         return item
 
     def fingerprint(self, ops: int | None = None) -> str:

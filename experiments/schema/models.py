@@ -215,6 +215,11 @@ class Data(_Section):
         default="fail",
         description="What happens to a sample that cannot be decoded. fail: it ends the run; skip: it is left out and counted.",
     )
+    trace: Literal["off", "batches", "ops"] = Field(
+        default="off",
+        description="What each peer records of its input: batches: when they were fetched, collated and used; ops: also each "
+        "operation on each sample. The trace is in the VM's folder (docs/trace.md).",
+    )
     bytes_per_sample: Annotated[float, Field(gt=0, le=1e9)] | None = Field(
         default=None,
         description="Bytes of a sample in the shards, for the cost of reading them. Default: that of the model in "

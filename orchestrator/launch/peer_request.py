@@ -249,6 +249,7 @@ def peer_config(
         bad_samples=spec.data.bad_samples,
         stored=spec.data.stored,
         streams=spec.data.streams,
+        trace=spec.data.trace,
         ranks=1 if emulated else int(place.accelerator.partition(":")[2]),
         evaluate_every_epochs=spec.data.evaluate_every_epochs or 0,
         threads=1 if on_host else 0,  # peers share this machine's cores

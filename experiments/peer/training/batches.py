@@ -15,6 +15,7 @@ from cloud.storage.opener import ShardOpener
 from cloud.storage.samples import Cursor
 from cloud.storage.shares import shards_for
 from experiments.peer.config import PeerConfig
+from experiments.peer.training.input_trace import ConsumerTrace
 from experiments.pipeline.errors import PipelineError, describe_error
 
 _T = TypeVar("_T", covariant=True)
@@ -50,7 +51,8 @@ class Batches(Generic[_T]):
     error of the source is raised by `next`, after the batches that were read before it.
     """
 
-    def __init__(self, source: BatchSource[_T], samples: int) -> None:
+    def __init__(self, source: BatchSource[_T], samples: int, trace: ConsumerTrace | None = None) -> None:
+        self.trace = trace
         self._source, self._samples = source, samples
         self._ready: queue.Queue[_T | Exception] = queue.Queue(_AHEAD)
         self._ended = threading.Event()
@@ -67,6 +69,8 @@ class Batches(Generic[_T]):
 
     def next(self, ended: threading.Event | None = None) -> _T | None:
         """Return the next batch; None if `ended` was set while waiting. Raises what the source raised."""
+        if self.trace is not None:
+            self.trace.asked()
         while True:
             try:
                 item = self._ready.get(timeout=0.2)
@@ -76,6 +80,8 @@ class Batches(Generic[_T]):
                 continue
             if isinstance(item, Exception):
                 raise item
+            if self.trace is not None:
+                self.trace.got()
             return item
 
     def share_among(self, slot: str, slots: Sequence[str], shards: Sequence[str]) -> bool:
@@ -111,6 +117,8 @@ class Batches(Generic[_T]):
                 item = PipelineError(
                     f"reading samples ended: {describe_error(error)}; remove what ends the process"
                 )
+            if self.trace is not None and not isinstance(item, Exception):
+                self.trace.arrived()
             while not self._ended.is_set():
                 try:
                     self._ready.put(item, timeout=0.2)

@@ -23,6 +23,7 @@ from experiments.peer.config import PeerConfigError
 from experiments.peer.processes import die_with_parent
 from experiments.pipeline.errors import BadSampleError, PipelineError, describe_error
 from experiments.pipeline.pipeline import Item, Pipeline
+from experiments.pipeline.trace import Recorder, SampleTrace
 
 _CHUNK_SAMPLES = 8  # sent to a process at a time
 _CHUNKS_AHEAD = 2  # per process
@@ -75,15 +76,18 @@ class Decoded:
 
 @dataclass(frozen=True)
 class Decoder:
-    """Runs `pipeline` on samples. Processes get a copy of it."""
+    """Runs `pipeline` on samples, and records each operation if there is a `trace`. Processes get a copy of it."""
 
     pipeline: Pipeline
     seed: int
+    trace: Recorder | None = None
 
     def __call__(self, read: Read) -> Decoded:
         """Decode one sample. Raises PipelineError."""
+        trace = None if self.trace is None else SampleTrace(self.trace.buffer(), read.number)
         try:
-            return Decoded(read.number, self.pipeline.run(read.sample, self.seed, read.pass_number))
+            item = self.pipeline.run(read.sample, self.seed, read.pass_number, trace)
+            return Decoded(read.number, item)
         except BadSampleError as error:
             return Decoded(read.number, error)
 

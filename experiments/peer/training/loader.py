@@ -12,6 +12,7 @@ from cloud.storage.errors import CorruptShardError
 from cloud.storage.samples import Cursor, SampleReader, read_shard
 from experiments.peer.training.bad_samples import BadSamples
 from experiments.peer.training.decoding import Decoded, Decoder, Read, Workers, decoded
+from experiments.peer.training.input_trace import SourceTrace
 from experiments.pipeline.errors import BadSampleError
 from experiments.pipeline.pipeline import Item, Pipeline
 from experiments.tasks.protocol import Batch
@@ -70,6 +71,7 @@ class TaskSource:
         others: int = 0,
         collate_to_send: Collate | None = None,
         streams: int = 1,
+        trace: SourceTrace | None = None,
     ) -> None:
         """`others`: accelerators of the VM besides this one, whose batches `collate_to_send` makes. `streams`: shards
         that are downloaded at once."""
@@ -78,6 +80,7 @@ class TaskSource:
             shards, open_shard, seed=decoder.seed, shuffle=shuffle, cursor=cursor, streams=streams
         )
         self._collate, self._bad_samples = collate, bad_samples
+        self._trace = trace
         self._cursor = self._reader.cursor
         self._error: Exception | None = None
         self._places: dict[int, tuple[str, str, Cursor]] = {}  # by number, until all before are delivered
@@ -93,6 +96,9 @@ class TaskSource:
         items: list[Item] = []
         places: list[tuple[str, str]] = []
         spans: list[tuple[int, str, list[int]]] = []  # pass, shard, first and end
+        numbers: list[int] = []
+        if self._trace is not None:
+            self._trace.begin()
         while len(items) < samples:
             found = self._next()
             shard, key, at = self._deliver(found.number)
@@ -101,17 +107,23 @@ class TaskSource:
                 continue
             self._bad_samples.good(at.epoch)
             items.append(found.result)
+            numbers.append(found.number)
             places.append((shard, key))
             if spans and spans[-1][2][1] == at.samples - 1 and spans[-1][:2] == (at.epoch, shard):
                 spans[-1][2][1] = at.samples
             else:
                 spans.append((at.epoch, shard, [at.samples - 1, at.samples]))
         self._bad_samples.report()
+        if self._trace is not None:
+            self._trace.fetched(numbers)
         each = samples // (1 + self._others)
         parts = [items[first : first + each] for first in range(0, samples, each)]
         others = tuple(map(self._collate_to_send, parts[1:]))
+        batch = self._collate(parts[0])
+        if self._trace is not None:
+            self._trace.collated((batch, others))
         return Loaded(
-            self._collate(parts[0]),
+            batch,
             tuple(places),
             self._cursor,
             others,

@@ -41,6 +41,7 @@ class Hooks:
     ]  # (epoch, others averaged with) -> others training at that epoch
     next_share: Callable[[], None]  # called between epochs
     used: Callable[[Loaded], None] = lambda loaded: None  # a batch whose accelerator steps have ended
+    phase: Callable[[str, float, float], None] | None = None  # name, start and end on the monotonic clock
 
 
 @dataclass
@@ -68,7 +69,7 @@ class Trainer:
     def __post_init__(self) -> None:
         self.padding = Padding(time.perf_counter, self._sleep)
         self._now_s = steady_clock(self.unix_s, time.perf_counter)
-        self._clock = StepClock(time.perf_counter, self._now_s)
+        self._clock = StepClock(time.perf_counter, self._now_s, self.hooks.phase)
 
     def run(self) -> bool:
         """Train. Returns True if it ended by itself, False if it was stopped. Raises what source and task raise."""

@@ -16,11 +16,17 @@ class StepClock:
     """Times consecutive training steps on one monotonic clock.
 
     A step begins where the last one ended, so no time is lost between steps. `phase(name)` charges its block to that
-    phase; the remaining time is `other`. Phases do not nest.
+    phase; the remaining time is `other`. Phases do not nest. `ended` is called with a phase's name, start and end on the
+    monotonic clock.
     """
 
-    def __init__(self, clock: Callable[[], float], wall_clock: Callable[[], float]) -> None:
-        self._clock, self._wall_clock = clock, wall_clock
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        wall_clock: Callable[[], float],
+        ended: Callable[[str, float, float], None] | None = None,
+    ) -> None:
+        self._clock, self._wall_clock, self._ended = clock, wall_clock, ended
         self._inside: str | None = None
         self._number = 0
         self.restart()
@@ -46,8 +52,11 @@ class StepClock:
         try:
             yield
         finally:
-            self._seconds[name] += self._clock() - began
+            now = self._clock()
+            self._seconds[name] += now - began
             self._inside = None
+            if self._ended is not None:
+                self._ended(name, began, now)
 
     def move_to_sync(self) -> None:
         """Reassign the optimizer time of this step to `optimizer_sync`: it turned out to be the synchronising step."""

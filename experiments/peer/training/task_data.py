@@ -13,9 +13,11 @@ from cloud.storage.shares import shards_for
 from experiments.peer.config import PeerConfig
 from experiments.peer.training.bad_samples import BadSamples, LeftOut
 from experiments.peer.training.decoding import Decoder, Workers
+from experiments.peer.training.input_trace import SourceTrace
 from experiments.peer.training.loader import HeldOut, TaskSource
 from experiments.peer.training.task import TaskRunner, evaluation_samples
 from experiments.pipeline.store_shards import stored_pipeline
+from experiments.pipeline.trace import Recorder
 from experiments.tasks.protocol import Batch
 
 _STATISTICS_SAMPLES = 512
@@ -39,6 +41,7 @@ def training_source(
     task: TaskRunner,
     tell: Callable[[LeftOut], None],
     cursor: Cursor | None = None,
+    trace: Recorder | None = None,
 ) -> TaskSource:
     """Make the source of training batches, of all shards at first. `tell` gets the count of bad samples.
 
@@ -47,7 +50,7 @@ def training_source(
     return TaskSource(
         shards_for(config.slot, [config.slot], config.shards),
         opener.open,
-        Decoder(task.pipeline, config.seed),
+        Decoder(task.pipeline, config.seed, trace if config.trace == "ops" else None),
         task.collate,
         Workers.of(config.workers),
         BadSamples(config.bad_samples, tell),
@@ -55,6 +58,7 @@ def training_source(
         others=config.ranks - 1,
         collate_to_send=task.collate_to_send,
         streams=config.streams,
+        trace=None if trace is None else SourceTrace(trace),
     )
 
 

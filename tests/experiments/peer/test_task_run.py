@@ -9,6 +9,7 @@ import pytest
 import small_task
 from peer_rig import PeerProcess, config_of, serve_folder
 
+from analysis.pipeline.merge import read_trace
 from cloud.storage.digits import write_shards
 from orchestrator.controller.bad_samples import counts_of
 
@@ -27,7 +28,7 @@ def test_one_plain_peer_trains_a_users_task(tmp_path: Path, kind: str) -> None:
         config = config_of(
             "a", endpoint, shards, plain=True, emulated=False, task=TASK, code_folder="../code",
             threads=1, forward_s=0.0, backward_s=0.0, bad_samples="skip",
-            workers={"kind": kind, "count": 2, "in_order": kind == "thread"},
+            workers={"kind": kind, "count": 2, "in_order": kind == "thread"}, trace="ops",
         )  # fmt: skip
         peer = PeerProcess(tmp_path / "peer", config)
         try:
@@ -40,6 +41,16 @@ def test_one_plain_peer_trains_a_users_task(tmp_path: Path, kind: str) -> None:
             assert peer.process.returncode == 0
         finally:
             peer.kill()
+    trace = read_trace(peer.folder / "trace")
+    used = [batch for batch in trace.batches if batch.consumed_ns is not None]
+    assert len(used) >= 3 * 256 // 16 - 1
+    for batch in used:
+        assert (batch.vm, batch.samples) == (config.vm, 16)
+        assert {op.sample for op in trace.ops if op.batch == batch.batch}
+    makers = {op.pid for op in trace.ops}
+    assert (makers == {peer.process.pid}) == (kind == "thread")
+    assert {"load", "forward", "backward"} <= {phase.name for phase in trace.phases}
+    assert trace.dropped == 0
 
 
 REFUSES = """
