@@ -43,6 +43,7 @@ from cloud.networks import Network
 from cloud.prices.book import load as load_book
 from experiments.catalog import Published, models, published_runs, step_time
 from experiments.parse import find, load_all
+from experiments.parse.load import load
 from experiments.schema.models import ExperimentSpec
 from experiments.schema.slots import slots
 from metrics.figures import FIGURES
@@ -525,6 +526,28 @@ def summary(found: Sequence[Row], at: Sequence[tuple[str, int, float]] = ()) -> 
     return lines
 
 
+def hybrid_table() -> list[str]:
+    """Return the lines of the table of sections E and F, for which there is no goal: runs with published samples/s."""
+    lines = [
+        "| run | sps published | predicted | error % | comm s predicted | naive sps error % |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, published in published_runs().items():
+        if published.run[0] not in "EF" or published.sps is None:
+            continue
+        spec = load(name, shipped=True)
+        p, (_, naive_sps) = predict(spec), naive(spec)
+        if p.sps is None or p.comm_s is None:
+            lines.append(f"| {published.run} | {published.sps:g} | unknown | - | - | - |")
+            continue
+        lines.append(
+            f"| {published.run} | {published.sps:g} | {_interval(p.sps, 1, 1)} | "
+            f"{100 * (p.sps.value / published.sps - 1):+.1f} | {_interval(p.comm_s, 1, 1)} | "
+            f"{100 * (naive_sps / published.sps - 1):+.1f} |"
+        )
+    return lines
+
+
 def _left_out_line(found: Sequence[LeftOut]) -> str:
     sps, comm = [one.sps_error for one in found], [one.comm_error for one in found]
     return (
@@ -579,7 +602,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for problem in problems:
         print(problem, file=sys.stderr)
     found = rows(logs)
-    for lines in (table(found), money_table(found), input_table(found), summary(found, at)):
+    for lines in (table(found), money_table(found), input_table(found), summary(found, at), hybrid_table()):
         print("\n".join([*lines, ""]))
     emulated, unreadable = ([], []) if given.emulated is None else emulated_rows(given.emulated, BOOK)
     print("\n".join([*emulated_tables(emulated), ""]))
