@@ -31,6 +31,8 @@ def earlier_positions(home: Path, run_id: str, spec: ExperimentSpec) -> tuple[Ma
         return {}, f"the database of {run_id} cannot be read ({error})"
     if sorted(set(shard_urls(before.data.shards))) != sorted(set(shard_urls(spec.data.shards))):
         return {}, f"its shards are not those of {run_id}"
+    if _store(before) != _store(spec):
+        return {}, f"its store or data set is not that of {run_id}"
     if before.seed != spec.seed:
         return {}, f"its seed is not that of {run_id}"
     if {slot.name for slot in slots(before)} != {slot.name for slot in slots(spec)}:
@@ -38,3 +40,8 @@ def earlier_positions(home: Path, run_id: str, spec: ExperimentSpec) -> tuple[Ma
     if not known:
         return {}, f"{run_id} reported no position in it"
     return known, ""
+
+
+def _store(spec: ExperimentSpec) -> str:
+    """What decides, with their URLs, which shards are read: the endpoint, or the data set in the embedded store."""
+    return spec.data.endpoint.rstrip("/") or spec.data.dataset

@@ -434,6 +434,7 @@ _POSITIONS = {
         (None, "measure.epochs=7", f"{LOCAL} reported no position in it"),
         (_POSITIONS, "seed=5", f"its seed is not that of {LOCAL}"),
         (_POSITIONS, "data.shards=s3://digits/train-000000.tar", f"its shards are not those of {LOCAL}"),
+        (_POSITIONS, "data.dataset=glyphs", f"its store or data set is not that of {LOCAL}"),
         (_POSITIONS, "peers[0].count=3", f"its peers are not those of {LOCAL}"),
     ],
 )
