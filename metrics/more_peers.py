@@ -145,11 +145,7 @@ def of_run(run: RunNumbers) -> MorePeers | None:
         return stored
     if overlaps:
         return _overlapped(measured.value, peers)
-    swarm: Any = run.meta.document.get("swarm")
-    batch: Any = cast(Mapping[str, Any], swarm).get("batch_size") if isinstance(swarm, Mapping) else None
-    target = run.meta.target_batch_size
-    most = target // batch if isinstance(batch, int) and batch > 0 and target else None
-    return by_rule(measured.value, peers, most)
+    return by_rule(measured.value, peers)
 
 
 def words(found: MorePeers) -> str:

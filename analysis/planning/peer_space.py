@@ -66,6 +66,7 @@ class PeerSpace:
         self._region = [region_of(kind.location) for kind in self._all]
         self._work = [kind.work_s for kind in self._all]
         self._step = [kind.step_s for kind in self._all]
+        self._samples = [inputs.batch_size * _accelerators(kind) for kind in self._all]
         self._usd = [float(kind.usd_per_h) for kind in self._all]
         self._ladders: dict[tuple[int, int], Ladder] = {}
         self._round_trip_s: dict[tuple[int, int], float] = {}
@@ -119,7 +120,7 @@ class PeerSpace:
         inputs, n = self._inputs, sum(counts)
         used = [(k, count) for k, count in enumerate(counts) if count]
         calc_s = inputs.tbs / sum(count * self._rate[k] for k, count in used)
-        control = inputs.control_bytes(n, calc_s)
+        control = inputs.control_bytes(n, sum(count * self._samples[k] for k, count in used), calc_s)
         exchange = (
             self._flat(used, control) if inputs.method.exchange.whole_group else self._by_pairs(used, control)
         )
@@ -155,8 +156,11 @@ class PeerSpace:
             return None
         rate = sum(count * self._rate[k] for k, count in used)
         calc_s = inputs.tbs / (rate + left * max(self._rate[j] for j in rest))
+        samples = sum(count * self._samples[k] for k, count in used) + left * max(
+            self._samples[j] for j in rest
+        )
         transfer_s, certain_usd = (
-            self._flat_bound(used, rest, left, inputs.control_bytes(peers, calc_s))
+            self._flat_bound(used, rest, left, inputs.control_bytes(peers, samples, calc_s))
             if inputs.method.exchange.whole_group
             else self._hierarchical_bound(used, rest, left)
         )
@@ -371,6 +375,11 @@ class PeerSpace:
                 if progress < 1:
                     spells[progress] = spells.get(progress, 0) + pairs[a, b]
         return Transfer(seconds, "path", "", spells)
+
+
+def _accelerators(kind: Kind) -> int:
+    """Return how many accelerators a VM of this kind has: 4 of "T4:4"."""
+    return int(kind.accelerators.rpartition(":")[2])
 
 
 def _pairs(used: Sequence[tuple[int, int]]) -> dict[tuple[int, int], int]:

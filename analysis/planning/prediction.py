@@ -147,6 +147,7 @@ class Inputs:
 
     tbs: int
     batch_size: int  # of a step of one accelerator
+    step_samples: int  # of a step of all peers together
     rates_sps: tuple[float, ...]
     locations: tuple[str, ...]
     gradient_bytes: float
@@ -190,14 +191,17 @@ class Inputs:
         """Return `epoch_s` of each simulated run."""
         return epochs_s(self.method.schedule, calc_s, comm_s, self.work_s, self.step_s)
 
-    def control_bytes(self, peers: int, calc_s: float) -> float:
-        """Return the control traffic of one of `peers` peers with another in an epoch with `calc_s` of calculation."""
-        return control_bytes(peers, reports(self.tbs, self.batch_size, peers, calc_s))
+    def control_bytes(self, peers: int, step_samples: int, calc_s: float) -> float:
+        """Return the control traffic of one of `peers` peers with another in an epoch with `calc_s` of calculation.
+
+        `step_samples`: of one step of all of them together.
+        """
+        return control_bytes(peers, reports(self.tbs, step_samples, calc_s))
 
     def pair_bytes(self) -> dict[tuple[int, int], PairBytes]:
         """Return the bytes that each peer sends each other one in an epoch. Pairs without gradients have control traffic."""
         n, payload = len(self.locations), self.payload_bytes()
-        control = self.control_bytes(n, self.tbs / sum(self.rates_sps))
+        control = self.control_bytes(n, self.step_samples, self.tbs / sum(self.rates_sps))
         return {pair: PairBytes(payload.get(pair, 0.0), control) for pair in permutations(range(n), 2)}
 
     def bytes_of_a_peer(self) -> PairBytes:
@@ -268,7 +272,7 @@ def predict(
     )
     egress, missing = ((), ()) if plain else _egress(spec, inputs, book, rented)
     usd = [pair.usd_per_epoch for pair in egress]
-    control = inputs.control_bytes(len(inputs.locations), calc_s)
+    control = inputs.control_bytes(len(inputs.locations), inputs.step_samples, calc_s)
     sent, sent_usd = _sent(egress, control, byte_draws(_bytes_random(seed), _DRAWS))
     return Prediction(
         experiment=spec.name,
@@ -341,6 +345,7 @@ def inputs_of(
     return Inputs(
         tbs=swarm.target_batch_size,
         batch_size=swarm.batch_size,
+        step_samples=sum(step.batch_size for step in steps),
         rates_sps=tuple(step.batch_size / step.step_s for step in steps),
         locations=tuple(place.infra for place in first),
         gradient_bytes=method.compression.gradient_bytes(model.averaged_as, model.parameters),

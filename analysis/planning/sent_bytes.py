@@ -46,9 +46,12 @@ def control_bytes(peers: int, reports: float) -> float:
     return report * reports + known["round_bytes"].value
 
 
-def reports(target_batch_size: int, batch_size: int, peers: int, calc_s: float) -> float:
-    """Return how often a peer reports in an epoch: once a step of `batch_size` samples, if steps are not too fast."""
-    return min(target_batch_size / (batch_size * peers), calc_s * _MOST_REPORTS_PER_S)
+def reports(target_batch_size: int, step_samples: int, calc_s: float) -> float:
+    """Return how often a peer reports in an epoch: once a step, if steps are not too fast.
+
+    `step_samples`: of one step of all peers together, each with all its accelerators.
+    """
+    return min(target_batch_size / step_samples, calc_s * _MOST_REPORTS_PER_S)
 
 
 def whole_packets() -> float:

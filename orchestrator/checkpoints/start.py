@@ -56,7 +56,7 @@ def find_start(text: str, spec: ExperimentSpec, on: str, home: Path, environ: Ma
     _check_optimizer(text, spec, found)
     before = found.manifest.trained_with
     named = () if before is None else differences(training_settings(spec), before)
-    _, anew = earlier_positions(home, found.prefix.rpartition("/")[2], spec)
+    _, anew = earlier_positions(home, found.prefix.rpartition("/")[2], found.manifest.epoch, spec)
     return StartFrom(found.prefix, found.manifest.name, found.manifest.epoch, found.folder, named, anew)
 
 

@@ -10,7 +10,7 @@ from cloud.spot.history import History
 from cloud.spot.sources import read_history
 from cloud.spot.text import LARGEST_BYTES, HistoryError
 from orchestrator.errors import UsageError
-from orchestrator.spot_store import load
+from orchestrator.spot_store import load, stored_names
 
 EVERY = "*"
 _SUFFIXES = (".json", ".csv", ".txt")
@@ -25,6 +25,16 @@ def read_histories(
     `now_s`: Unix time, after which no history can end. Raises UsageError for a file that cannot be read, that
     belongs to none of them, or to one that has another already, and for a place without a history.
     """
+    try:
+        return _read_histories(options, places, home, now_s)
+    except OSError as error:  # a name that no file can have
+        raise UsageError(f"--spot: {str(error.filename)[:80]} cannot be read: {error.strerror}") from error
+
+
+def _read_histories(
+    options: Sequence[str], places: Sequence[str], home: Path, now_s: float
+) -> tuple[dict[str, History], list[str]]:
+    """Implement `read_histories`. Raises OSError besides."""
     found: dict[str, History] = {}
     notes: list[str] = []
     of_others: History | None = None
@@ -73,8 +83,9 @@ def _split(option: str) -> tuple[str, Path]:
 
 
 def _read(path: Path, home: Path, now_s: float) -> History:
-    if not path.exists() and path.name == str(path) and not path.suffix:
-        return load(path.name, home)
+    name = path.name
+    if not path.exists() and name == str(path) and (not path.suffix or name in stored_names(home)):
+        return load(name, home)
     return _read_file(path, now_s)
 
 
@@ -126,16 +137,18 @@ def _located(name: str, places: Iterable[str]) -> list[str]:
 
 def _alike(histories: dict[str, History]) -> list[str]:
     """What to say of places that share a history, and of histories of one VM."""
-    by_source = {history.source: history for history in histories.values()}
-    notes = [
-        f"{count} places have the history of {source}: they lose and get capacity at the same moments"
-        for source in by_source
-        if (count := sum(history.source == source for history in histories.values())) > 1
-    ]
-    same: dict[str, list[str]] = {}
-    for history in by_source.values():
-        same.setdefault(history.sha256, []).append(history.source)
+    places: dict[tuple[str, str], int] = {}
+    for history in histories.values():
+        key = (history.sha256, history.source)
+        places[key] = places.get(key, 0) + 1
+    sources: dict[str, list[str]] = {}
+    for sha256, source in places:
+        sources.setdefault(sha256, []).append(source)
     return [
-        *notes,
-        *(f"{' and '.join(group)} have the same bytes" for group in same.values() if len(group) > 1),
+        *(
+            f"{count} places have the history of {source}: they lose and get capacity at the same moments"
+            for (_, source), count in places.items()
+            if count > 1
+        ),
+        *(f"{' and '.join(group)} have the same bytes" for group in sources.values() if len(group) > 1),
     ]

@@ -252,7 +252,8 @@ def _run_name(state: RunState) -> str:
 
 def _zone_fact(old: Zone, zone: Zone, spec: RunSpec) -> Fact:
     name = zone.market
-    if zone.refusals == old.refusals and zone.recent_at_s != old.recent_at_s:
+    remembered = (zone.recent_failures, zone.recent_at_s) != (old.recent_failures, old.recent_at_s)
+    if zone.refusals == old.refusals and remembered:
         cause = f"a VM was preempted at {name}"
     elif not zone.refusals:
         cause = f"{name} has capacity again"

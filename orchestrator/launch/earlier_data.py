@@ -11,14 +11,18 @@ from experiments.schema.errors import SpecError
 from experiments.schema.models import ExperimentSpec
 from experiments.schema.shards import shard_urls
 from experiments.schema.slots import slots
+from experiments.wire.epoch_positions import EpochPositions
 from metrics.store.database import RunStore, StoreError
 from orchestrator.home import run_folder
 
 
-def earlier_positions(home: Path, run_id: str, spec: ExperimentSpec) -> tuple[Mapping[str, Any], str]:
+def earlier_positions(
+    home: Path, run_id: str, epoch: int, spec: ExperimentSpec
+) -> tuple[Mapping[str, Any], str]:
     """Return meta's `epoch_positions` of the earlier run, or nothing and why the data starts from the beginning.
 
-    They are positions in the same data only if shards, seed and slots are the same in both runs.
+    They are positions in the same data only if shards, store, seed and slots are the same in both runs. `epoch`: of the
+    checkpoint, at whose end, or before it, the position of each slot must be known.
     """
     file = run_folder(home, run_id) / "run.db"
     if not file.is_file():
@@ -37,9 +41,17 @@ def earlier_positions(home: Path, run_id: str, spec: ExperimentSpec) -> tuple[Ma
         return {}, f"its seed is not that of {run_id}"
     if {slot.name for slot in slots(before)} != {slot.name for slot in slots(spec)}:
         return {}, f"its peers are not those of {run_id}"
-    if not known:
-        return {}, f"{run_id} reported no position in it"
+    lacking = [slot.name for slot in slots(spec) if not _is_known(known.get(slot.name), epoch)]
+    if lacking:
+        return {}, f"{run_id} reported no position of {', '.join(lacking)} up to epoch {epoch}"
     return known, ""
+
+
+def _is_known(entry: Any, epoch: int) -> bool:
+    if not isinstance(entry, Mapping):
+        return False
+    positions = EpochPositions.from_json({name: entry.get(name) for name in ("since", "at")})
+    return positions is not None and positions.upto(epoch) is not None
 
 
 def _store(spec: ExperimentSpec) -> str:

@@ -120,7 +120,7 @@ def _positions(home: Path, meta: RunMeta, spec: ExperimentSpec) -> Mapping[str, 
     start = meta.start_from
     if start is None:
         return {}
-    return earlier_positions(home, str(start["prefix"]).rpartition("/")[2], spec)[0]
+    return earlier_positions(home, str(start["prefix"]).rpartition("/")[2], int(start["epoch"]), spec)[0]
 
 
 def _write_store(path: Path, meta: RunMeta, fact: Fact, now_s: float, positions: Mapping[str, Any]) -> None:

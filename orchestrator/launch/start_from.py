@@ -37,7 +37,7 @@ class StartFrom:
         data = (
             f"the data starts from the beginning: {self.data_anew}"
             if self.data_anew
-            else f"each peer's data goes on where it was at the end of epoch {self.epoch}"
+            else f"each peer's data goes on where it was at the end of epoch {self.epoch}, or of the last known one before it"
         )
         if not self.differences:
             return (data, begins)

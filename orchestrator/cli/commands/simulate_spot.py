@@ -185,7 +185,7 @@ def _market(spec: ExperimentSpec, options: SpotOptions) -> tuple[Market, list[st
     else:
         notes.append(f"of the {days:.2f} days of the histories, each seed has {options.days:g} of its own")
     notes += [
-        f"{place}: {history.source}, available {facts(history).availability:.1%} of {history.end_s / 86400:.2f} days"
+        f"{place}: {history.source}, available {facts(history).availability:.1%} of {facts(history).duration_s / 86400:.2f} days"
         for place, history in histories.items()
     ]
     return Market(histories, restart_s, options.days), notes

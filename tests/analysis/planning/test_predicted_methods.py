@@ -191,7 +191,7 @@ def test_hierarchical_egress_differs_by_pair_and_is_priced_by_pair():
     assert flat.egress is not None
     assert two.egress is not None
     inputs, _ = inputs_of(load("geo-c8-nlp", ["swarm.averaging=hierarchical"], shipped=True))
-    control = inputs.control_bytes(8, inputs.tbs / sum(inputs.rates_sps))
+    control = inputs.control_bytes(8, inputs.step_samples, inputs.tbs / sum(inputs.rates_sps))
     gradient = 560_142_482 * 2 * whole_packets()
     amounts = sorted({round(pair.bytes_per_epoch) for pair in two.egress})
     assert amounts == pytest.approx([control, gradient / 4 + control, gradient + control], abs=1)
@@ -224,7 +224,7 @@ def test_powersgd_sends_the_bytes_of_its_record_in_two_all_reduces(rank: int):
     sent = compression.gradient_bytes("RoBERTaXLM", 560_142_482)
     assert p.egress is not None
     inputs, _ = inputs_of(spec)
-    control = 8 * 7 * inputs.control_bytes(8, inputs.tbs / sum(inputs.rates_sps))
+    control = 8 * 7 * inputs.control_bytes(8, inputs.step_samples, inputs.tbs / sum(inputs.rates_sps))
     total = sum(pair.bytes_per_epoch for pair in p.egress)
     assert total == pytest.approx(2 * 7 * sent * whole_packets() + control)
     # As flat averaging of so many bytes, and once more the longest round trip.

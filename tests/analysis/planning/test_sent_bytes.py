@@ -49,8 +49,8 @@ def test_bytes_of_a_pair_by_hand():
 
 
 def test_reports_are_steps_but_not_faster_than_a_peer_can_report():
-    assert reports(32768, 32, 8, calc_s=115.2) == 128
-    assert reports(32768, 32, 8, calc_s=1.0) == pytest.approx(1 / 0.276)
+    assert reports(32768, 32 * 8, calc_s=115.2) == 128
+    assert reports(32768, 32 * 8, calc_s=1.0) == pytest.approx(1 / 0.276)
 
 
 def sent(payload: float, peers: int, reports: float) -> PairBytes:

@@ -422,16 +422,18 @@ def test_a_run_begins_with_the_newest_checkpoint_of_a_local_run(
     assert options.restore_arguments == {"prefix": prefix, "folder": str(kept)}
 
 
-_POSITIONS = {
-    "a-0": {"vm": "x", "since": 0, "at": [[2, {"pass": 1, "done": [0, 0], "shard": 1, "samples": 9}]]}
-}
+_AT = {"vm": "x", "since": 0, "at": [[2, {"pass": 1, "done": [0, 0], "shard": 1, "samples": 9}]]}
+_POSITIONS = {"us-0": _AT, "eu-0": _AT}
+_LATE = {**_POSITIONS, "eu-0": {**_AT, "at": [[3, _AT["at"][0][1]]]}}
 
 
 @pytest.mark.parametrize(
     ("known", "change", "why"),
     [
         (_POSITIONS, "measure.epochs=7", ""),
-        (None, "measure.epochs=7", f"{LOCAL} reported no position in it"),
+        (None, "measure.epochs=7", f"{LOCAL} reported no position of us-0, eu-0 up to epoch 2"),
+        ({"us-0": _AT}, "measure.epochs=7", f"{LOCAL} reported no position of eu-0 up to epoch 2"),
+        (_LATE, "measure.epochs=7", f"{LOCAL} reported no position of eu-0 up to epoch 2"),
         (_POSITIONS, "seed=5", f"its seed is not that of {LOCAL}"),
         (_POSITIONS, "data.shards=s3://digits/train-000000.tar", f"its shards are not those of {LOCAL}"),
         (_POSITIONS, "data.dataset=glyphs", f"its store or data set is not that of {LOCAL}"),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from metrics.records import EventRecord
 from orchestrator.core.events import Observed, OfferRefused, RequestVm
 from orchestrator.core.invariants import validate
-from orchestrator.core.journal import created, replay, story
+from orchestrator.core.journal import created, facts, replay, story
 from orchestrator.core.policy import (
     HALF_LIFE_S,
     REFUSES_S,
@@ -63,6 +63,14 @@ def test_after_a_preemption_another_place_is_asked_at_once():
     assert run.of("a").cause.endswith("next at 00:01:41: region1-a at $0.20/h")
     assert f"a VM was preempted at {PLACES[0].market}" in "\n".join(story(rows(run)))
     assert replay(rows(run)) == run.state
+
+
+def test_two_preemptions_at_the_same_time_have_the_same_cause():
+    state, zone = Driver(spec()).state, Zone("z")
+    once, twice = failed_zone(zone, 10.0), failed_zone(failed_zone(zone, 10.0), 10.0)
+    for before, after in ((zone, once), (once, twice)):
+        (fact,) = facts(state, state, (), ((before, after),))
+        assert fact.cause == "a VM was preempted at z"
 
 
 def test_failure_of_the_peer_is_no_preemption_and_waits():

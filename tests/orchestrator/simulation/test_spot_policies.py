@@ -317,6 +317,7 @@ def test_trace_of_prices_is_added(folder: Path, capsys: pytest.CaptureFixture[st
         ("0,1\n5,1\n", ["*={f}", "*={f}"], "there is already a history for every other place"),
         ("0,1\n5,1\n", ["us-east1-c={f}", "us-east1-c={f}"], "two histories for gcp/us-east1/us-east1-c"),
         ("0,1\n5,1\n", ["*={f}.not"], "cannot be read: No such file"),
+        ("0,1\n5,1\n", ["x" * 300], "cannot be read: File name too long"),
         ("0,1\n5,1\n", ["*={d}"], "a folder has a file for each place"),
         ("0,1\n5,1\n", ["{d}"], "no file is named after a zone of this experiment"),
         ("0,1\n5,1\n", ["*={f}", "{g}"], "use histories of the same time"),
@@ -336,6 +337,29 @@ def test_bad_history_is_one_sentence(
     assert says in shown.err
     assert shown.out == ""
     assert "Traceback" not in shown.err
+
+
+def test_imports_are_named_also_with_a_dot_and_told_apart(folder: Path, capsys: pytest.CaptureFixture[str]):
+    names = []
+    for n in range(2):
+        (folder / str(n)).mkdir()
+        file = folder / str(n) / "us.v2.json"
+        file.write_text(skypilot([1] * (200 + n)))
+        names.append(f"us.v{n}")
+        assert run(["spot", "import", str(file), "--name", names[n]]) == 0
+    capsys.readouterr()
+    options = [
+        word for name, place in zip(names, PLACES, strict=False) for word in ("--spot", f"{place}={name}")
+    ]
+    always = folder / "always.json"
+    always.write_text(skypilot([1] * 300))
+    _, err = simulated(
+        capsys, str(folder / "spot-1.yaml"), *options, "--spot", f"*={always}", "--policy", "any_place_up",
+        "--epochs", "0",
+    )  # fmt: skip
+    assert f"{PLACES[0]}: us.v2.json" in err
+    assert "places have the history" not in err
+    assert "same bytes" not in err
 
 
 @pytest.mark.parametrize(
