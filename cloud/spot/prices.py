@@ -138,7 +138,7 @@ def read_catalog_prices(name: str, content: bytes) -> PriceHistory:
 
     Rows without a spot price are left out. Raises HistoryError.
     """
-    lines = csv.reader(read_text(name, content).splitlines())
+    lines = csv.reader(read_text(name, content).splitlines(), strict=True)
     found: list[SpotPrice] = []
     try:
         header = next(lines, [])

@@ -71,8 +71,11 @@ def test_the_rate_rises_to_the_whole_one_and_never_again(schedule: RateSchedule)
     assert rise == sorted(rise)
     assert fall == sorted(fall, reverse=True)
     assert not rise or rise[0] > 0.0
-    if fall and KINDS[schedule.kind].has_final:
-        assert fall[-1] == pytest.approx(schedule.final)  # the epoch after the last one, and all later ones
+    if KINDS[
+        schedule.kind
+    ].has_final:  # in the epoch after the last one; the first after the warm-up has the whole rate
+        last = max(schedule.epochs, schedule.warmup_epochs + 1)
+        assert schedule.factor(last + 1) == pytest.approx(schedule.final)
     assert schedule.factor(max(1, schedule.warmup_epochs)) == 1.0
 
 

@@ -107,7 +107,7 @@ def peer_of(parts: Parts, folder: Path) -> Peer:
         stack.callback(parts.note(f"end {name}"))
     config = SimpleNamespace(
         vm="r-a-0", slot="a", seed=7, shards=(), expected_peers=2, barrier_timeout_s=9.0,
-        data_position=None, epoch_positions=None,
+        data_position=None, epoch_positions=None, trace="off",
     )  # fmt: skip
     part = cast(Any, parts)
     return Peer(
