@@ -107,7 +107,7 @@ def peer_of(parts: Parts, folder: Path) -> Peer:
         stack.callback(parts.note(f"end {name}"))
     config = SimpleNamespace(
         vm="r-a-0", slot="a", seed=7, shards=(), expected_peers=2, barrier_timeout_s=9.0,
-        data_position=None, epoch_positions=None, trace="off",
+        data_position=None, epoch_positions=None,
     )  # fmt: skip
     part = cast(Any, parts)
     return Peer(
@@ -126,7 +126,7 @@ def peer_of(parts: Parts, folder: Path) -> Peer:
         )),
         optimizer=part, task=part,
         batches=cast(Any, SimpleNamespace(
-            start=parts.note("reading"), start_at=parts.note("data from"),
+            start=parts.note("reading"), start_at=parts.note("data from"), trace=None,
             share_among=lambda slot, slots, _: parts.calls.append(f"{slot} of {','.join(slots)}"),
         )),
         heldout=parts.heldout, start_weights=parts.start_weights, counter=ByteCounter(), steps=part,
