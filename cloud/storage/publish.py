@@ -109,6 +109,8 @@ class Index:
                 for split, part in document["splits"].items()
                 for s in part["shards"]
             ]
+            if not isinstance(document["made"], dict):
+                raise TypeError("made is no object")
             return cls(document["made"], shards, document["files"], document["complete"])
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise BadUrlError(

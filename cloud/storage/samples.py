@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import heapq
 import random
 import tarfile
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b
 from typing import Any, BinaryIO, cast
 
@@ -165,16 +167,18 @@ class SampleReader:
         They end before a shard that comes again: it may be in the cache by then.
         """
         found: list[str] = []
-        at = Cursor(at.epoch, (*at.done, shard))
+        epoch, done = at.epoch, (*at.done, shard)
         while len(found) < most:
-            following = self._next_shard(at)
-            if not following:
-                at = Cursor(at.epoch + 1)
-                continue
-            if following == shard or following in found:
-                break
-            found.append(following)
-            at = Cursor(at.epoch, (*at.done, following))
+            with self._lock:
+                left = self._shards.difference(done)
+            following = heapq.nsmallest(
+                most - len(found), left, key=partial(self._order, epoch)
+            )  # each is hashed once a pass
+            for one in following:
+                if one == shard or one in found:
+                    return found
+                found.append(one)
+            epoch, done = epoch + 1, ()
         return found
 
     def _whole(self, shard: str, at: Cursor) -> Iterator[Sample]:

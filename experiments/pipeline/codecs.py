@@ -49,6 +49,12 @@ class Codec:
 
 
 def _encode_array(array: np.ndarray) -> bytes:
+    try:  # of other names numpy writes format 3.0, which `read_npy` refuses
+        str(np.lib.format.dtype_to_descr(array.dtype)).encode("latin-1")
+    except UnicodeEncodeError:
+        raise ValueError(
+            "codec npy cannot hold an array with fields whose names are not Latin-1; rename them"
+        ) from None
     file = io.BytesIO()
     np.save(file, array, allow_pickle=False)
     return file.getvalue()

@@ -45,9 +45,10 @@ def store_prefix(
 ) -> Index:
     """Store the values of `shards`, in their sorted order, as train-000000.tar ... under `to_url`, and return the index.
 
-    `client` and `endpoint` are those of the destination; `opener` reads the sources. Each shard is written in `folder`
-    and deleted when it is stored. The index names the shards that are finished and is complete only at the end, so the
-    same call goes on after the last of them. Its `made` has the manifest, and size and ETag of each source.
+    `client` and `endpoint` are those of the destination, whose store has the sources too; `opener` reads them. Each
+    shard is written in `folder` and deleted when it is stored. The index names the shards that are finished and is
+    complete only at the end, so the same call goes on after the last of them. Its `made` has the manifest, and size
+    and ETag of each source.
     `bad_sample` gets what is wrong with a sample, which is left out then; None: it is raised. `progress` gets the number
     of finished shards and of all. Raises PrefixTakenError if other data lies there, BadSampleError, PipelineError,
     StorageError, OSError.
@@ -66,12 +67,15 @@ def store_prefix(
     put_index(client, place, Index(index.made, list(finished.values()), complete=False), endpoint)
     for number, source in enumerate(sources):
         name = f"{TRAIN}-{number:06d}.tar"
-        shard = finished.get(name)
-        if shard is None or not is_stored(client, place, shard, endpoint):
+        shard = finished.pop(name, None)
+        if shard is not None and is_stored(client, place, shard, endpoint):
+            index.shards.append(shard)
+        else:
             shard = _written(prefix, source, name, opener, folder, bad_sample)
             put_shard(client, place, shard, endpoint)
-        index.shards.append(shard)
-        put_index(client, place, Index(index.made, list(index.shards), complete=False), endpoint)
+            index.shards.append(shard)
+            so_far = [*index.shards, *finished.values()]
+            put_index(client, place, Index(index.made, so_far, complete=False), endpoint)
         if progress is not None:
             progress(number + 1, len(sources))
     index.complete = True

@@ -32,8 +32,9 @@ STORED_CODECS: tuple[StoredCodec, ...] = get_args(StoredCodec)
 _FORMAT = 1
 _SUFFIX: dict[Kind, str] = {"bytes": "bin", "text": "txt", "number": "json", "image": "npy", "array": "npy"}
 _COMPRESSED = {"gzip": ".gz", "zlib": ".zlib"}
+_WBITS: dict[str, int] = {"gzip": 31, "zlib": 15}  # of zlib
+LARGEST_VALUE_BYTES = 2**28  # of a compressed value
 _ARRAY_MODES = ("L", "RGB", "RGBA")  # of images that an array holds without loss
-_WEBP_MODES = ("RGB", "RGBA")
 
 
 def storable(pipeline: Pipeline) -> int:
@@ -192,25 +193,19 @@ def encode(value: Any, kind: Kind, codec: StoredCodec) -> bytes:
         if codec == "png":
             return CODECS["png"].encode(value)
         if codec == "webp":
-            if value.mode not in _WEBP_MODES:
-                raise ValueError(
-                    f"an image of mode {value.mode} cannot be stored as webp without loss; use png or none"
-                )
-            file = io.BytesIO()
-            value.save(file, "webp", lossless=True, method=0, exact=True)
-            return file.getvalue()
+            return CODECS["webp"].encode(value)
         if value.mode not in _ARRAY_MODES:
             raise ValueError(f"an image of mode {value.mode} cannot be stored as an array; use png")
         data = CODECS["npy"].encode(np.asarray(value))
     else:
         data = CODECS[DEFAULT_CODEC[kind]].encode(value)
-    match codec:
-        case "gzip":
-            return gzip.compress(data, 1, mtime=0)
-        case "zlib":
-            return zlib.compress(data, 1)
-        case _:
-            return data
+    if codec not in _WBITS:
+        return data
+    if len(data) > LARGEST_VALUE_BYTES:
+        raise ValueError(
+            f"a value of {len(data)} bytes cannot be stored with {codec}, only up to {LARGEST_VALUE_BYTES}"
+        )
+    return gzip.compress(data, 1, mtime=0) if codec == "gzip" else zlib.compress(data, 1)
 
 
 def decode(data: bytes, kind: Kind, codec: StoredCodec) -> Any:
@@ -221,18 +216,24 @@ def decode(data: bytes, kind: Kind, codec: StoredCodec) -> Any:
         with Image.open(io.BytesIO(data), formats=(codec,)) as image:
             image.load()
             return image
-    match codec:
-        case "gzip":
-            data = gzip.decompress(data)
-        case "zlib":
-            data = zlib.decompress(data)
-        case _:
-            pass
+    if codec in _WBITS:
+        data = _decompress(data, codec)
     if kind == "image":
         from PIL import Image
 
         return Image.fromarray(CODECS["npy"].decode(data))
     return CODECS[DEFAULT_CODEC[kind]].decode(data)
+
+
+def _decompress(data: bytes, codec: StoredCodec) -> bytes:
+    """Decompress a value without taking more memory than a value may have. Raises ValueError, zlib.error."""
+    stream = zlib.decompressobj(_WBITS[codec])
+    value = stream.decompress(data, LARGEST_VALUE_BYTES)
+    if stream.unconsumed_tail:
+        raise ValueError(f"its value has more than {LARGEST_VALUE_BYTES} bytes")
+    if not stream.eof or stream.unused_data:
+        raise ValueError(f"its {codec} data are {'followed by others' if stream.eof else 'cut'}")
+    return value
 
 
 def _declared(pipeline: Pipeline, ops: int) -> dict[str, Any]:

@@ -7,6 +7,7 @@ Standard library only: this module is shipped with the peer.
 
 from __future__ import annotations
 
+import logging
 import mmap
 import multiprocessing
 import os
@@ -16,7 +17,7 @@ import time
 from itertools import count
 from pathlib import Path
 from time import monotonic_ns, thread_time_ns
-from typing import Any
+from typing import Any, cast
 
 from experiments.pipeline.trace_format import (
     DROPPED_OFFSET,
@@ -31,6 +32,8 @@ from experiments.pipeline.trace_format import (
     Code,
     Header,
 )
+
+_log = logging.getLogger(__name__)
 
 RECORDS = 65_536  # 2.6 MB a thread: 13,107 samples of 5 operations
 
@@ -149,11 +152,31 @@ class TraceBuffer:
         self._map[DROPPED_OFFSET : DROPPED_OFFSET + 4] = min(dropped, NO_NUMBER).to_bytes(4, "little")
 
 
+class _NoTrace(TraceBuffer):
+    """Takes the place of a buffer that cannot be written: it records nothing."""
+
+    __slots__ = ()
+
+    def __init__(self, pid: int) -> None:
+        self._map = cast(Any, bytearray(HEADER_BYTES))
+        self._at = self._end = 0
+        self._names = {}
+        self._names_used = self._start_ns = self._cpu_ns = 0
+        self.pid = pid
+
+    def name_id(self, name: str) -> int:
+        """All names are alike."""
+        return 0
+
+
 class Recorder:
     """Gives each thread its buffer, in `folder`. Processes get a copy; each of their threads has a buffer of its own."""
 
-    def __init__(self, folder: Path, *, vm: str = "", records: int = RECORDS) -> None:
-        """`vm`: the name of this machine in the trace (default: its host name). Raises TraceError."""
+    def __init__(self, folder: Path, *, vm: str = "", records: int = RECORDS, strict: bool = True) -> None:
+        """`vm`: the name of this machine in the trace (default: its host name). Raises TraceError.
+
+        Without `strict`, a thread whose file cannot be written logs a warning and records nothing.
+        """
         if records < 1:
             raise TraceError(f"records: {records} is too small; a thread needs space for 1 record at least")
         try:
@@ -167,10 +190,11 @@ class Recorder:
             vm or platform.node() or "this machine",
             records,
         )
+        self._strict = strict
         self._local = threading.local()
 
     def buffer(self) -> TraceBuffer:
-        """Return the calling thread's buffer; makes one at its first call. Raises TraceError."""
+        """Return the calling thread's buffer; makes one at its first call. Raises TraceError, if strict."""
         found: TraceBuffer | None = getattr(self._local, "buffer", None)
         if found is None or found.pid != os.getpid():  # a forked process has its parent's thread-local values
             found = self._local.buffer = self._open()
@@ -185,10 +209,16 @@ class Recorder:
         if process != "MainProcess":
             name = f"{process}, {name}"
         header = Header(self.vm, pid, tid, name, monotonic_ns(), time.time_ns(), self.records)
-        return TraceBuffer(path, header)
+        try:
+            return TraceBuffer(path, header)
+        except TraceError as error:
+            if self._strict:
+                raise
+            _log.warning("nothing is traced in thread %s: %s", name, error)
+            return _NoTrace(pid)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"folder": self.folder, "vm": self.vm, "records": self.records}
+        return {"folder": self.folder, "vm": self.vm, "records": self.records, "_strict": self._strict}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

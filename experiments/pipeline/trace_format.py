@@ -11,6 +11,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
+from hashlib import sha256
 
 MAGIC = b"orchtrc1"
 SUFFIX = ".trace"
@@ -23,7 +24,8 @@ NO_NUMBER = 0xFFFF_FFFF
 """A sample or size that is unknown. Larger sizes than 4,294,967,294 bytes are unknown, too."""
 
 # magic, sizes of a record and of the names, pid, tid, monotonic ns, real ns, dropped, unused, records, VM, thread
-_HEADER = struct.Struct("<8sIIqqqqIIQ64s64s")
+_VM_BYTES, _THREAD_BYTES = 128, 64
+_HEADER = struct.Struct(f"<8sIIqqqqIIQ{_VM_BYTES}s{_THREAD_BYTES}s")
 HEADER_BYTES = 256
 DROPPED_OFFSET = 8 + 4 + 4 + 4 * 8
 """Where the number of dropped events is: its thread counts it there."""
@@ -78,8 +80,8 @@ class Header:
             self.dropped,
             0,
             self.records,
-            _cut(self.vm),
-            _cut(self.thread),
+            _cut(self.vm, _VM_BYTES),
+            _cut(self.thread, _THREAD_BYTES),
         )
         return packed.ljust(HEADER_BYTES, b"\0")
 
@@ -150,8 +152,13 @@ def _events(data: bytes, names: list[str], file: str) -> Iterator[Event]:
         )
 
 
-def _cut(text: str) -> bytes:
-    return text.encode("utf-8", "replace")[:64].decode("utf-8", "ignore").encode()
+def _cut(text: str, size: int) -> bytes:
+    """At most `size` bytes. A longer text ends with a hash, so that different ones stay different."""
+    data = text.encode("utf-8", "replace")
+    if len(data) <= size:
+        return data
+    end = f"~{sha256(data).hexdigest()[:12]}".encode()
+    return data[: size - len(end)].decode("utf-8", "ignore").encode() + end
 
 
 def _text(field: bytes) -> str:

@@ -23,7 +23,7 @@ from experiments.peer.config import PeerConfigError
 from experiments.peer.processes import die_with_parent
 from experiments.pipeline.errors import BadSampleError, PipelineError, describe_error
 from experiments.pipeline.pipeline import Item, Pipeline
-from experiments.pipeline.trace import Recorder, SampleTrace
+from experiments.pipeline.trace import Recorder, SampleTrace, TraceError
 
 _CHUNK_SAMPLES = 8  # sent to a process at a time
 _CHUNKS_AHEAD = 2  # per process
@@ -90,6 +90,8 @@ class Decoder:
             return Decoded(read.number, item)
         except BadSampleError as error:
             return Decoded(read.number, error)
+        except TraceError as error:  # more names of operations than a file holds
+            raise PipelineError(f"data.trace: {error}") from error
 
 
 def decoded(reads: Iterator[Read], decoder: Decoder, workers: Workers) -> Iterator[Decoded]:

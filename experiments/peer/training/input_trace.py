@@ -16,13 +16,16 @@ _TRACES = ("off", "batches", "ops")
 
 
 def input_recorder(config: PeerConfig, folder: Path) -> Recorder | None:
-    """Return the recorder of this peer, which writes to `folder`/trace; None without a trace. Raises PeerConfigError."""
+    """Return the recorder of this peer, which writes to `folder`/trace; None without a trace. Raises PeerConfigError.
+
+    A thread whose file cannot be written later, as on a full disk, is not traced; training goes on.
+    """
     if config.trace not in _TRACES:
         raise PeerConfigError(f"trace: {config.trace!r} is not one of {', '.join(_TRACES)}")
     if config.trace == "off":
         return None
     try:
-        return Recorder(folder / "trace", vm=config.vm, records=_RECORDS)
+        return Recorder(folder / "trace", vm=config.vm, records=_RECORDS, strict=False)
     except TraceError as error:
         raise PeerConfigError(f"data.trace: {config.trace}: {error}") from error
 

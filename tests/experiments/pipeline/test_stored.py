@@ -17,8 +17,9 @@ from PIL import Image
 from cloud.storage.client import make_client
 from cloud.storage.errors import CorruptShardError, PrefixTakenError
 from cloud.storage.opener import ShardOpener
-from cloud.storage.publish import list_objects, read_index
+from cloud.storage.publish import list_objects, put_index, read_index
 from cloud.storage.samples import read_shard
+from cloud.storage.url import S3Url
 from experiments.pipeline.builtin import digits, imagenet, imagenet_resize, power, speech_mel
 from experiments.pipeline.errors import BadSampleError, PipelineError
 from experiments.pipeline.op import Op
@@ -176,12 +177,33 @@ def test_what_cannot_be_stored_names_the_sample():
         Prefix(IMAGENET, 1).record(photo(jpg=b"no image"))
     with pytest.raises(ValueError, match="mode P cannot be stored as an array; use png"):
         encode(Image.new("P", (2, 2)), "image", "none")
-    with pytest.raises(ValueError, match="mode L cannot be stored as webp"):
-        encode(Image.new("L", (2, 2)), "image", "webp")
+    for mode in ("L", "RGBA"):  # libwebp drops an opaque alpha channel
+        with pytest.raises(ValueError, match=f"webp cannot hold an image of mode {mode} without loss"):
+            encode(Image.new(mode, (2, 2)), "image", "webp")
 
 
-@pytest.mark.parametrize("codec", STORED_CODECS)
-@pytest.mark.parametrize("mode", ["RGB", "RGBA"])
+@pytest.mark.parametrize("codec", ["gzip", "zlib"])
+def test_a_compressed_value_takes_no_more_memory_than_a_value_may_have(codec, monkeypatch):
+    data = encode(np.zeros(5000, np.uint8), "array", codec)
+    assert decode(data, "array", codec).size == 5000
+    for damaged, says in ((data + b"x", "followed by others"), (data[:-3], "cut")):
+        with pytest.raises(ValueError, match=says):
+            decode(damaged, "array", codec)
+    monkeypatch.setattr("experiments.pipeline.stored.LARGEST_VALUE_BYTES", 4000)
+    with pytest.raises(ValueError, match="more than 4000 bytes"):
+        decode(data, "array", codec)
+    with pytest.raises(ValueError, match="only up to 4000"):
+        encode(np.zeros(5000, np.uint8), "array", codec)
+
+
+def test_names_that_npy_cannot_hold_are_refused():
+    with pytest.raises(ValueError, match="not Latin-1"):
+        encode(np.zeros(2, np.dtype([("\u0416", "i4")])), "array", "none")
+
+
+@pytest.mark.parametrize(
+    ("codec", "mode"), [(c, m) for c in STORED_CODECS for m in ("RGB", "RGBA") if (c, m) != ("webp", "RGBA")]
+)
 def test_images_are_stored_without_loss(codec, mode):
     levels = np.random.default_rng(3).integers(0, 256, (5, 7, len(mode)), np.uint8)
     found = decode(encode(Image.fromarray(levels), "image", codec), "image", codec)
@@ -276,6 +298,31 @@ def test_an_interrupted_writing_goes_on_with_the_shard_it_was_in(client, tmp_pat
     assert [shard.sha256 for shard in index.shards] == reference
     assert store(client, tmp_path) == index
     assert counts["samples"] == 12 - after // 4 * 4
+
+
+def test_an_interruption_while_going_on_keeps_what_was_finished_before(client, tmp_path, monkeypatch):
+    store(client, tmp_path)
+    client.delete_object(Bucket="dst", Key="v/train-000000.tar")
+    whole = read_index(client, "s3://dst/v")
+    whole.complete = False
+    put_index(client, S3Url.parse("s3://dst/v"), whole, "")
+    run, counts = Prefix.record, {"samples": 0, "stop": 4}
+
+    def record(self, sample):
+        if counts["samples"] == counts["stop"]:
+            raise KeyboardInterrupt
+        counts["samples"] += 1
+        return run(self, sample)
+
+    def stopping(done, _):
+        if done == 1:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Prefix, "record", record)
+    with pytest.raises(KeyboardInterrupt):
+        store(client, tmp_path, progress=stopping)
+    assert store(client, tmp_path).shards == whole.shards
+    assert counts["samples"] == 4  # of the shard that was missing, once
 
 
 def test_a_prefix_with_other_data_is_refused(client, tmp_path):

@@ -142,6 +142,29 @@ def test_bad_input_is_refused_in_a_sentence(tmp_path: Path):
         buffer.name_id("x" * 5000)
 
 
+def test_a_recorder_that_is_not_strict_records_nothing_where_it_cannot(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    recorder = pickle.loads(pickle.dumps(Recorder(tmp_path, vm="a", records=2**50, strict=False)))
+    buffer = recorder.buffer()
+    assert "nothing is traced in thread" in caplog.text
+    buffer.mark()
+    buffer.op(buffer.name_id("x"), 0, 0, 1)
+    buffer.event(Code.COLLATE, 0, 1)
+    assert recorder.buffer() is buffer
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_long_names_of_vms_stay_different(tmp_path: Path):
+    long = "x" * 130
+    for name in (f"{long}-0", f"{long}-1", "y" * 128):
+        Recorder(tmp_path / name[-3:], vm=name).buffer()
+    found = {read_thread(path.read_bytes(), "f").header.vm for path in tmp_path.rglob("*.trace")}
+    assert len(found) == 3
+    assert "y" * 128 in found
+    assert all(len(name) <= 128 for name in found)
+
+
 def test_files_that_are_no_traces_are_refused(tmp_path: Path):
     buffer = Recorder(tmp_path, vm="a", records=2).buffer()
     buffer.event(Code.PHASE, 1, 1, name=5)  # a name that was not written
