@@ -43,7 +43,8 @@ def merge(threads: Iterable[ThreadTrace]) -> Trace:
     A batch that no consumer got has no number, unless its worker knew one, and is left out; its operations are not.
 
     Monotonic time is the same for all threads of a VM, and becomes real time by the pair of clocks that its first thread
-    recorded. So intervals within a VM are exact, and VMs differ by the error of their real clocks.
+    recorded. So intervals within a VM are exact, and VMs differ by the error of their real clocks. Raises TraceFileError if
+    two consumers of one VM have batches of the same number.
     """
     threads = tuple(threads)
     offset_ns: dict[str, int] = {}
@@ -72,7 +73,14 @@ def merge(threads: Iterable[ThreadTrace]) -> Trace:
                 )
             elif number is not None:
                 key = header.vm, number
-                batches[key] = _with(batches.get(key) or BatchRecord(*key), header, event, start_ns)
+                before = batches.get(key) or BatchRecord(*key)
+                known = before.consumer_pid, before.consumer_tid
+                if event.code == Code.WAIT and known not in ((None, None), (header.pid, header.tid)):
+                    raise TraceFileError(
+                        f"two consumers recorded batch {number} of {header.vm} (processes {before.consumer_pid} and "
+                        f"{header.pid}); give each its own name, traced(..., vm=NAME), or read their folders apart"
+                    )
+                batches[key] = _with(before, header, event, start_ns)
     return Trace(
         tuple(sorted(ops, key=lambda op: (op.start_ns, op.end_ns))),
         tuple(batches[key] for key in sorted(batches)),
@@ -93,6 +101,9 @@ def _consumers_numbers(threads: Iterable[ThreadTrace]) -> dict[tuple[str, int, i
     }
 
 
+_MOST_SAMPLES = 1_000_000  # of a batch in one run; a record with more is damaged
+
+
 def _batches_of_samples(threads: Iterable[ThreadTrace]) -> dict[tuple[str, int | None], int]:
     """The batch of each sample, by VM and number, of readers that number the samples."""
     return {
@@ -101,7 +112,7 @@ def _batches_of_samples(threads: Iterable[ThreadTrace]) -> dict[tuple[str, int |
         for event in thread.events
         if event.code == Code.SAMPLES and event.batch is not None
         if event.sample is not None and event.bytes_out is not None
-        for number in range(event.sample, event.sample + event.bytes_out)
+        for number in range(event.sample, event.sample + min(event.bytes_out, _MOST_SAMPLES))
     }
 
 

@@ -191,6 +191,7 @@ class _Worker:
         """Fetch samples of the next batch, or go on with one that was begun. An error ends the batch."""
         number = getattr(self._count, "batches", 0)
         fetch = begun or _Fetch(self._recorder.buffer(), number, monotonic_ns())
+        self._count.batches = fetch.number + 1  # also of a batch that is never finished
         _active.fetch = fetch
         try:
             yield fetch
@@ -199,8 +200,6 @@ class _Worker:
             raise
 
     def end(self) -> None:
-        assert _active.fetch is not None
-        self._count.batches = _active.fetch.number + 1
         _active.fetch = None
 
     def __getstate__(self) -> Recorder:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,16 @@ OTHER_VM = ThreadTrace(
     Header("b", 10, 11, "worker", monotonic_ns=900_000, real_ns=5_200, records=9),
     (event(Code.FETCH, 900_010, 3, sample=2),),
 )
+
+
+def test_two_consumers_of_one_name_are_not_mixed():
+    other = replace(CONSUMER, header=replace(CONSUMER.header, pid=2))
+    with pytest.raises(
+        TraceFileError, match=r"two consumers recorded batch 0 of a \(processes 1 and 2\); give each"
+    ):
+        merge([CONSUMER, other, WORKER])
+    named = replace(other, header=replace(other.header, vm="second"))
+    assert len(merge([CONSUMER, named, WORKER]).batches) == 2
 
 
 def test_threads_and_vms_are_merged_on_one_clock():
