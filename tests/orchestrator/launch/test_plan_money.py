@@ -155,7 +155,7 @@ def test_the_documented_examples_can_be_launched(
     plan = plan_for(load("two-continents.yaml"), "sky")
     assert not plan.obstacles
     assert plan.document["budget"]["reserve_usd"] is not None
-    command = re.search(r"^orch (plan [^#\n]*)", (ROOT / "README.md").read_text(), re.MULTILINE)
+    command = re.search(r"^orch (plan two-continents[^#\n]*)", (ROOT / "README.md").read_text(), re.MULTILINE)
     assert command
     assert run(shlex.split(command[1])) == 0
     assert "launch it with `orch launch --plan plan.json`" in capsys.readouterr().err
