@@ -90,7 +90,8 @@ def fit(epochs: Sequence[Epoch]) -> dict[str, float]:
     """Fit the constants by least squares of relative errors.
 
     While a VM calculates it sends ack share x bytes of data received + reports/s x others x (bytes + bytes a peer x
-    peers). In a round it sends payload x (1 + share) + others x bytes of a round, beside the reports of the seconds around.
+    peers). In a round it sends payload x (1 + share) + others x bytes of a round, and the reports of the seconds
+    before and after it.
     """
     others = np.array([e.peers - 1 for e in epochs])
     peers = np.array([e.peers for e in epochs])

@@ -1,4 +1,4 @@
-"""Predictions beside what emulated runs measured: those kept by the runs' plans, and those of this version."""
+"""Compares emulated runs with predictions: those kept by the runs' plans, and those of this version."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Score replacement policies on the nine zones of skypilot-org/spot-traces: AWS V100 from 15 February 2023, 45 days.
 
-One peer, 6.5 minutes to restart. Prints the share of the time in training of the reference policies beside the published
+One peer, 6.5 minutes to restart. Prints the share of the time in training of the reference policies next to the published
 shares, and the regret of each policy of the real controller. The repository states no licence, so clone it yourself.
 
     python -m benchmarks.spot_policies CLONE

@@ -48,24 +48,22 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def paper_traces() -> Path:
-    """The folder with the study's own logs; they are third-party data and never in this repository."""
-    shared = Path(os.environ.get("ORCH_SHARED") or Path(__file__).parents[2] / "shared")
-    folder = shared / "paper-traces"
-    if not (folder / "INDEX.csv").is_file():
-        pytest.skip(
-            f"{folder} has not the study's logs: they are in github.com/cirquit/hivemind-multi-cloud, artifacts/wandb"
-        )
-    return folder
+    """The folder with the authors' logs."""
+    return _third_party("paper-traces/INDEX.csv", "github.com/cirquit/hivemind-multi-cloud, artifacts/wandb")
 
 
 @pytest.fixture
 def spot_histories() -> Path:
-    """The folder with published spot histories; they are third-party data and never in this repository."""
+    """The folder with published spot histories."""
+    return _third_party(
+        "spot-histories/README.md",
+        "github.com/uclasystem/bamboo, traces/, as bamboo/, and in github.com/JF-D/Parcae, aws/traces/, as parcae/",
+    )
+
+
+def _third_party(file: str, where: str) -> Path:
+    """The folder of a file that is never in this repository. Skips the test if it is not on this machine."""
     shared = Path(os.environ.get("ORCH_SHARED") or Path(__file__).parents[2] / "shared")
-    folder = shared / "spot-histories"
-    if not (folder / "README.md").is_file():
-        pytest.skip(
-            f"{folder} has no spot histories: they are in github.com/uclasystem/bamboo, traces/, as bamboo/, and in "
-            "github.com/JF-D/Parcae, aws/traces/, as parcae/"
-        )
-    return folder
+    if not (shared / file).is_file():
+        pytest.skip(f"{shared / file} is not there: get its folder from {where}")
+    return (shared / file).parent

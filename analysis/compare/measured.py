@@ -1,4 +1,4 @@
-"""Runs of a machine that measured an experiment for which there is advice, beside what their plans predicted."""
+"""Runs of an experiment for which there is advice: what they measured, and what their plans predicted."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class Streams:
         self.most_held_bytes = 0
 
     def open(self, shard: str, following: Sequence[str]) -> BinaryIO:
-        """Return a file over `shard` and download the first `count - 1` of `following` meanwhile.
+        """Return a file over `shard`, and start downloading the first `count - 1` of `following`.
 
         Downloads of other shards are dropped. Raises what `open_shard` raised for `shard`.
         """

@@ -82,7 +82,7 @@ class PeerConfig:
     stored: bool = False  # the training shards hold the values after the pipeline's first operations
     streams: int = 1  # training shards that are downloaded at once
     trace: str = (
-        "off"  # of the input pipeline: "off" | "batches" | "ops", in the folder trace beside this config
+        "off"  # of the input pipeline: "off" | "batches" | "ops", in the folder `trace` next to this config
     )
     data_position: Mapping[str, Any] | None = (
         None  # of the slot's last peer (experiments/wire/data_position.py)

@@ -1,8 +1,9 @@
 """Feeds a run's core with events, one by one, and checks what must hold after each."""
 
+from metrics.records import EventRecord
 from orchestrator.core.events import MONITOR, Observed, Tick
 from orchestrator.core.invariants import validate_step
-from orchestrator.core.journal import begin
+from orchestrator.core.journal import begin, created
 from orchestrator.core.machine import step
 from orchestrator.core.state import RunSpec
 
@@ -43,3 +44,14 @@ class Driver:
         self.sees("r-b-0", phase="training")
         self.sees(MONITOR)
         return self
+
+
+def rows(run: Driver) -> list[EventRecord]:
+    """The journal of a run, as the store has it."""
+    facts = [created(run.state.spec), *run.facts]
+    return [
+        EventRecord(
+            n, 0.0, f.kind, f.slot, f.generation, f.vm, f.from_state, f.to_state, f.cause, f.data_json
+        )
+        for n, f in enumerate(facts)
+    ]

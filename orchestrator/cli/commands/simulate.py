@@ -132,8 +132,8 @@ def _simulate(
     --on sky`, its budget and limits, the epochs of `measure` and the preemptions that it plans; what is ignored,
     traffic for example, is named on stderr.
 
-    With --spot, VMs are lost and refused as in histories of spot capacity (docs/simulate-spot.md), and one row per
-    replacement policy tells what it reached, beside reference policies and what an oracle could have reached.
+    With --spot, VMs are lost and refused as in histories of spot capacity (docs/simulate-spot.md). One row per
+    replacement policy shows what it reached; further rows show reference policies and the oracle's optimum.
 
     \b
     JSON: {"schema_version", "ignored": [] (what of the experiment is left out), "runs": [{"seed", "status" (done,

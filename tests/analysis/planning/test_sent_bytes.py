@@ -116,7 +116,7 @@ def test_each_source_of_bytes_has_its_share():
 
 
 def test_levels_of_eight_bit_parts_are_predicted():
-    """344 tensors of ConvNextLarge in 680 parts, each with 1032 bytes beside its values."""
+    """344 tensors of ConvNextLarge in 680 parts, each with 1032 bytes besides its values."""
     found = [
         predict(load_spec("geo-b2", [f"swarm.compression={name}"], shipped=True)).egress
         for name in ("uniform8bit", "float16")

@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metrics.records import EventRecord
 from orchestrator.core.events import Observed, OfferRefused, RequestVm
 from orchestrator.core.invariants import validate
-from orchestrator.core.journal import created, facts, replay, story
+from orchestrator.core.journal import facts, replay, story
 from orchestrator.core.policy import (
     HALF_LIFE_S,
     REFUSES_S,
@@ -20,7 +19,7 @@ from orchestrator.core.policy import (
     zone_rank,
 )
 from orchestrator.core.state import Place, Policy, RunSpec, SlotSpec, SlotState, Zone
-from tests.orchestrator.core_driver import Driver
+from tests.orchestrator.core_driver import Driver, rows
 
 PLACES = tuple(
     Place(f"gcp/region{n}/region{n}-a", "n1", "T4:1", True, Decimal("0.2"), "book") for n in range(4)
@@ -39,16 +38,6 @@ def requests(made) -> list[RequestVm]:
 
 def refused(run: Driver, request: RequestVm, kind="no_capacity") -> None:
     run.feed(OfferRefused(run.now_s, request.vm, kind, "no room"))
-
-
-def rows(run: Driver) -> list[EventRecord]:
-    facts = [created(run.state.spec), *run.facts]
-    return [
-        EventRecord(
-            n, 0.0, f.kind, f.slot, f.generation, f.vm, f.from_state, f.to_state, f.cause, f.data_json
-        )
-        for n, f in enumerate(facts)
-    ]
 
 
 def test_after_a_preemption_another_place_is_asked_at_once():

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metrics.records import EventRecord
 from orchestrator.core.events import (
     Missing,
     Observed,
@@ -20,12 +19,12 @@ from orchestrator.core.events import (
     TerminateVm,
 )
 from orchestrator.core.indexed_state import WorkingState
-from orchestrator.core.journal import created, replay, story
+from orchestrator.core.journal import replay, story
 from orchestrator.core.state import Place, Policy, RunSpec, SlotSpec, SlotState
 from orchestrator.simulation.checks import SimulationError
 from orchestrator.simulation.driver import simulate
 from orchestrator.simulation.scenario import scenario
-from tests.orchestrator.core_driver import Driver
+from tests.orchestrator.core_driver import Driver, rows
 
 PLACE = Place("aws/us-west-2/us-west-2a", "g4dn.xlarge", "T4:1", True, Decimal("0.2"), "book")
 NEVER_GIVES_UP = Policy("same_place", 10**6, 10**6, backoff_s=1.0, backoff_max_s=1.0)
@@ -38,16 +37,6 @@ def spec(count: int = 3, **changes) -> RunSpec:
 
 def asked(made) -> list[str]:
     return [i.vm for i in made if isinstance(i, RequestVm)]
-
-
-def rows(run: Driver) -> list[EventRecord]:
-    facts = [created(run.state.spec), *run.facts]
-    return [
-        EventRecord(
-            n, 0.0, f.kind, f.slot, f.generation, f.vm, f.from_state, f.to_state, f.cause, f.data_json
-        )
-        for n, f in enumerate(facts)
-    ]
 
 
 def test_all_vms_are_requested_at_once_within_the_limits():

@@ -11,7 +11,7 @@ from orchestrator.core.events import Requested, RequestVm, Spending, TerminateVm
 from orchestrator.core.journal import begin, created, replay
 from orchestrator.core.limits import unaffordable
 from orchestrator.core.state import Place, Policy, RunSpec, SlotSpec, SlotState
-from tests.orchestrator.core_driver import Driver
+from tests.orchestrator.core_driver import Driver, rows
 
 IOWA = Place("gcp/us-central1/us-central1-a", "n1", "T4:1", True, Decimal("1.00"), "book")
 DEAR = Place("gcp/us-east1/us-east1-b", "n1", "T4:1", True, Decimal("3.00"), "book")
@@ -30,16 +30,6 @@ def spec(count: int = 2, places=(IOWA,), policy="next_place", **more) -> RunSpec
 
 def asked(made) -> list[str]:
     return [i.vm for i in made if isinstance(i, RequestVm)]
-
-
-def rows(run: Driver) -> list[EventRecord]:
-    facts = [created(run.state.spec), *run.facts]
-    return [
-        EventRecord(
-            n, 0.0, f.kind, f.slot, f.generation, f.vm, f.from_state, f.to_state, f.cause, f.data_json
-        )
-        for n, f in enumerate(facts)
-    ]
 
 
 def test_vms_per_min_holds_across_a_restart():
