@@ -203,7 +203,9 @@ class Stranger:
             end = time.monotonic() + limit_s
             while not path.exists() and self._process.poll() is None and time.monotonic() < end:
                 time.sleep(0.1)
-            assert path.exists(), (self._folder / "stderr").read_text()[-3000:]
+            said = (self._folder / "stderr").read_text()[-3000:]
+            assert path.exists(), said
+            print(said)  # pytest shows it when the test fails
             return json.loads(path.read_text())
         finally:
             self.close()

@@ -236,7 +236,10 @@ def _stub(servicer: Any, p2p: P2P, peer: PeerID, namespace: str | None) -> Any:
 
 
 async def _stream(message: Any) -> Any:
+    """One message; its stream ends only after the answer, which is lost if the peer closes the stream before it has read
+    that end."""
     yield message
+    await asyncio.sleep(3.0)
 
 
 async def _first(opening: Any) -> Any:
@@ -251,7 +254,8 @@ async def _attempt(p2p: P2P, maddr: str, attempt: Any) -> str | None:
     try:
         await asyncio.wait_for(_connect(p2p, maddr), 5.0)
         message = await asyncio.wait_for(attempt(), 15.0)
-    except Exception:  # noqa: BLE001 - refused in whatever way: nothing was obtained
+    except Exception as error:  # noqa: BLE001 - refused in whatever way: nothing was obtained
+        print(f"{error!r}", file=sys.stderr)
         return None
     if isinstance(message, dht_pb2.StoreResponse):
         return "stored" if any(message.store_ok) else "not stored"
