@@ -1,0 +1,19 @@
+"""`orch pipeline`: look at input pipelines, trace them, measure strategies and compare what they cost."""
+
+from __future__ import annotations
+
+import typer
+
+from orchestrator.cli.commands.pipeline.ls import ls
+
+_pipeline = typer.Typer(
+    name="pipeline",
+    no_args_is_help=True,
+    help="See where a run's input time and dollars go, and what would pay.",
+)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the application."""
+    _pipeline.command("ls")(ls)
+    app.add_typer(_pipeline)

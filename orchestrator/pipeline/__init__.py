@@ -1,0 +1,1 @@
+"""The input of an experiment, or a built-in pipeline with generated data, opened on this machine."""
