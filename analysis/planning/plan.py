@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from decimal import Decimal
 from typing import Any
@@ -15,6 +15,7 @@ from analysis.planning.more_peers import more_peers
 from analysis.planning.places import first_places, in_order
 from analysis.planning.predicted_cost import PredictedCost, cost_of
 from analysis.planning.prediction import Prediction, as_json, predict
+from analysis.planning.preemptions import Preempted, SpotHistories, preempted, with_preemptions
 from analysis.planning.price_ages import OldPrice, old_prices, warnings_of
 from analysis.planning.reserve import missing_traffic, traffic_prices, unpriced_traffic
 from analysis.planning.unused_prices import unused_rows
@@ -145,6 +146,7 @@ class Plan:
     prediction: Prediction  # of epochs at full scale; unknown figures are None, with the reason
     predicted_cost: PredictedCost
     more_peers: MorePeers | None  # what doubling the peers would give; None: not predicted
+    preempted: Preempted | None = None  # what preemptions leave; None: none are predicted
     checkpoints: PlannedCheckpoints | None = None  # None: the experiment stores none
     network_tuning: str = "default"
     task: Mapping[str, Any] | None = None  # None: a model of models.csv
@@ -195,6 +197,7 @@ class Plan:
                 **as_json(self.prediction),
                 **self.predicted_cost.as_json(),
                 "more_peers": None if self.more_peers is None else self.more_peers.to_json(),
+                "preemptions": None if self.preempted is None else self.preempted.as_json(),
                 "unknown": [*self.prediction.unknown, *self.predicted_cost.unknown],
             },
             "warnings": list(self.warnings),
@@ -248,8 +251,11 @@ def plan_of(
     notes: Iterable[str] = (),
     today: date | None = None,
     start_epoch: int = 0,
+    spot: SpotHistories | None = None,
 ) -> Plan:
     """Plan an experiment.
+
+    `spot`: histories of the places with spot VMs, for what preemptions leave of the predicted samples/s.
 
     `start_epoch`: of the checkpoint with which the run begins; epochs, durations and dollars are those after it.
 
@@ -302,6 +308,13 @@ def plan_of(
     duration_s = None if expected is None else expected * epochs
     prediction = predict(spec, book, rented=rented, places=first, epochs=measured)
     tbs, vms = spec.swarm.target_batch_size, _sum(peer.first.usd_per_h for peer in peers)
+    samples, without = _samples(spec, tbs * epochs), prediction
+    taken = None
+    if spot is not None and prediction.epoch_s is not None:
+        run_s = prediction.epoch_s.value * samples / tbs
+        taken = preempted(spec, prediction, spot, first, [peer.first.usd_per_h for peer in peers], run_s)
+        if taken is not None:
+            prediction = replace(prediction, **with_preemptions(prediction, taken))
     vm_usd = None
     if usd_per_h is not None and duration_s is not None:
         vm_usd = (usd_per_h * Decimal(repr(duration_s)) / _HOUR_S).quantize(_CENT)
@@ -332,8 +345,9 @@ def plan_of(
         old_prices=old,
         warnings=tuple(warnings_of(old, spec.prices, price_tolerance, rented=rented)),
         prediction=prediction,
-        predicted_cost=cost_of(prediction, tbs, _samples(spec, tbs * epochs), vms),
-        more_peers=more_peers(spec, prediction, book, rented=rented, places=first, vm_usd_per_h=vms),
+        predicted_cost=cost_of(prediction, tbs, samples, vms, taken),
+        preempted=taken,
+        more_peers=more_peers(spec, without, book, rented=rented, places=first, vm_usd_per_h=vms),
         checkpoints=planned_checkpoints(spec, book, duration_s, start_epoch),
         network_tuning=spec.network_tuning,
         task=None if spec.task is None else _task(spec, spec.task, emulation),

@@ -1,7 +1,8 @@
 """Dollars and time of a predicted experiment. Pure.
 
 An epoch costs its VMs' hours and its egress between peers: the figure `usd_per_1m` of measured runs (metrics.run_cost).
-Intervals are of the dollars of the prediction's simulated runs, in which both seconds and bytes vary. Prices do not.
+Intervals are of the dollars of the prediction's simulated runs, in which seconds and bytes vary, and preemptions where there
+are histories of them. Prices do not.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from analysis.planning.prediction import Prediction, Value, rounded
+from analysis.planning.preemptions import Preempted
 
 _HOUR_S = 3600
 
@@ -41,28 +43,54 @@ class PredictedCost:
 
 
 def cost_of(
-    p: Prediction, target_batch_size: int, samples: int, vm_usd_per_h: Decimal | None
+    p: Prediction,
+    target_batch_size: int,
+    samples: int,
+    vm_usd_per_h: Decimal | None,
+    preempted: Preempted | None = None,
 ) -> PredictedCost:
-    """Return the dollars of a prediction. `vm_usd_per_h`: all VMs together, without traffic; None: unknown."""
+    """Return the dollars of a prediction. `vm_usd_per_h`: all VMs together, without traffic; None: unknown.
+
+    `preempted`: what preemptions leave; then fewer samples are trained in an hour, and fewer VMs billed. A sample's egress
+    stays that of an epoch with all peers.
+    """
     epoch, egress, runs = p.epoch_s, p.egress_usd_per_epoch, p.simulated
     if epoch is None:
         return PredictedCost(samples, None, None, None, None)
     epochs = samples / target_batch_size
-    time = Value(epoch.value * epochs, epoch.low * epochs, epoch.high * epochs)
-    if vm_usd_per_h is None or egress is None or runs is None or runs.egress_usd is None:
-        why = ("a VM has no price",) if vm_usd_per_h is None else ()
-        return PredictedCost(samples, None, None, time, None, why)
-    vms, sent, sent_in_runs = float(vm_usd_per_h), float(egress), runs.egress_usd
+    took_s = epoch.value, (np.array([epoch.low, epoch.high]) if runs is None else runs.epoch_s)
+    left, billed = (1.0, 1.0), (1.0, 1.0)  # the median, and the share of each simulated run
+    if preempted is not None:
+        left = float(np.median(preempted.sps)), preempted.sps
+        billed = float(np.median(preempted.billed)), preempted.billed
+        if float(np.quantile(preempted.sps, 0.05)) <= 0:
+            why = (
+                "in a twentieth of the histories' stretches no peer trains at all, so the time has no upper bound",
+            )
+            return PredictedCost(samples, None, None, None, None, why)
+    with np.errstate(divide="ignore"):  # of stretches without training, which are outside of the interval
+        slowed = took_s[0] / left[0], took_s[1] / left[1]
+        time = _with_interval(slowed[0] * epochs, slowed[1] * epochs)
+        if vm_usd_per_h is None or egress is None or runs is None or runs.egress_usd is None:
+            why = ("a VM has no price",) if vm_usd_per_h is None else ()
+            return PredictedCost(samples, None, None, time, None, why)
+        vms, sent, sent_in_runs = float(vm_usd_per_h), float(egress), runs.egress_usd
 
-    def dollars(of: Callable[[Any, Any], Any]) -> Value:
-        """Calculate from seconds and egress of an epoch, and in each simulated run."""
-        low, high = np.quantile(of(runs.epoch_s, sent_in_runs), [0.05, 0.95])
-        return Value(of(epoch.value, sent), float(low), float(high))
+        def dollars(of: Callable[[Any, Any, Any], Any]) -> Value:
+            """Calculate from seconds, egress and billed share of an epoch, and in each simulated run."""
+            return _with_interval(of(slowed[0], sent, billed[0]), of(slowed[1], sent_in_runs, billed[1]))
 
-    return PredictedCost(
-        samples,
-        usd_per_h=dollars(lambda s, usd: vms + usd * _HOUR_S / s),
-        usd_per_1m_samples=dollars(lambda s, usd: (vms * s / _HOUR_S + usd) / target_batch_size * 1e6),
-        time_to_samples_s=time,
-        usd_to_samples=dollars(lambda s, usd: (vms * s / _HOUR_S + usd) * epochs),
-    )
+        return PredictedCost(
+            samples,
+            usd_per_h=dollars(lambda s, usd, b: vms * b + usd * _HOUR_S / s),
+            usd_per_1m_samples=dollars(
+                lambda s, usd, b: (vms * b * s / _HOUR_S + usd) / target_batch_size * 1e6
+            ),
+            time_to_samples_s=time,
+            usd_to_samples=dollars(lambda s, usd, b: (vms * b * s / _HOUR_S + usd) * epochs),
+        )
+
+
+def _with_interval(value: Any, runs: Any) -> Value:
+    low, high = np.quantile(runs, [0.05, 0.95])
+    return Value(float(value), float(low), float(high))

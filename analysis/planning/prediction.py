@@ -227,6 +227,30 @@ def known_communication_s(spec: ExperimentSpec) -> float:
     return inputs.transfer().seconds + inputs.work_s + inputs.further_trips_s()
 
 
+def nominal_sps(spec: ExperimentSpec, places: Sequence[Resources]) -> float:
+    """Return the samples/s of peers at these places, by nominal inputs; one peer of a swarm trains without rounds.
+
+    Raises ValueError, NetworkError with why they are unknown.
+    """
+    if len(places) == 1 and not spec.swarm.plain:
+        found = [_step_time(spec, places[0])]
+        return found[0].batch_size / found[0].step_s
+    inputs, _ = inputs_of(spec, places)
+    calc_s = inputs.tbs / sum(inputs.rates_sps)
+    return inputs.tbs / inputs.epoch_s(calc_s, 0.0 if spec.swarm.plain else _round_s(inputs))
+
+
+def _round_s(inputs: Inputs) -> float:
+    found = inputs.transfer()
+    waited_s = wait_s(len(inputs.locations)) + inputs.further_trips_s()
+    return found.seconds + expected_spell_s(found, inputs.path) + waited_s + inputs.work_s
+
+
+def simulated_runs() -> int:
+    """Number of simulated runs behind an interval."""
+    return _DRAWS
+
+
 def predict(
     spec: ExperimentSpec,
     book: PriceBook | None = None,
@@ -319,22 +343,7 @@ def inputs_of(
     first = [slot.places[0] for slot in slots(spec)] if places is None else list(places)
     if len(first) < 2 and not plain:
         raise ValueError("a swarm of one peer has no averaging round; use swarm.plain, or two peers")
-    steps: list[StepTime] = []
-    for place in first:
-        step = step_time(model.name, place.accelerators, plain=plain)
-        if step is None:
-            raise ValueError(
-                f"no step time of {model.name} on {place.accelerators}: add a row to experiments/accelerators.csv, "
-                "or measure it with `orch try`"
-            )
-        if step.batch_size != swarm.batch_size * int(place.accelerators.rpartition(":")[2]):
-            raise ValueError(
-                f"the step time of {model.name} on {place.accelerators} was measured with {step.batch_size} samples a "
-                f"step, not with swarm.batch_size {swarm.batch_size} on each accelerator, and how it changes is unknown; "
-                f"train with that batch size, or measure a step in a swarm and in a plain loop on {place.accelerators} "
-                "with the new one and put batch_size, step_s and plain_step_s into experiments/accelerators.csv"
-            )
-        steps.append(step)
+    steps = [_step_time(spec, place) for place in first]
     emulation = spec.emulation
     emulated_network = emulation.network if emulation is not None else DEFAULT_NETWORK
     paths = emulation.path_model if emulation is not None else DEFAULT_PATH_MODEL
@@ -356,6 +365,27 @@ def inputs_of(
         step_s=max(step.step_s for step in steps),
         method=method,
     ), steps
+
+
+def _step_time(spec: ExperimentSpec, place: Resources) -> StepTime:
+    """Return the step time of the experiment's model at a place. Raises ValueError with why it is unknown."""
+    swarm, model = spec.swarm, known_model(spec.model, spec.task, spec.data)
+    if model is None:
+        raise ValueError(f"the size of {spec.trains} is unknown until the task has been built")
+    step = step_time(model.name, place.accelerators, plain=swarm.plain)
+    if step is None:
+        raise ValueError(
+            f"no step time of {model.name} on {place.accelerators}: add a row to experiments/accelerators.csv, "
+            "or measure it with `orch try`"
+        )
+    if step.batch_size != swarm.batch_size * int(place.accelerators.rpartition(":")[2]):
+        raise ValueError(
+            f"the step time of {model.name} on {place.accelerators} was measured with {step.batch_size} samples a "
+            f"step, not with swarm.batch_size {swarm.batch_size} on each accelerator, and how it changes is unknown; "
+            f"train with that batch size, or measure a step in a swarm and in a plain loop on {place.accelerators} "
+            "with the new one and put batch_size, step_s and plain_step_s into experiments/accelerators.csv"
+        )
+    return step
 
 
 class _Draws:

@@ -5,15 +5,41 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from analysis.spot.timeline import covered
 from cloud.places import nearest
 from cloud.spot.history import History
 from cloud.spot.sources import read_history
 from cloud.spot.text import LARGEST_BYTES, HistoryError
+from experiments.schema.models import ExperimentSpec
+from experiments.schema.slots import slots
 from orchestrator.errors import UsageError
 from orchestrator.spot_store import load, stored_names
 
 EVERY = "*"
 _SUFFIXES = (".json", ".csv", ".txt")
+
+
+def histories_of(
+    spec: ExperimentSpec, options: Sequence[str], home: Path, now_s: float
+) -> tuple[dict[str, History], list[str]]:
+    """Histories of the locations at which the experiment uses spot VMs, which have a time in common; as `read_histories`.
+
+    Raises UsageError besides if it uses no spot VM, or if they have none.
+    """
+    requested = [place for slot in slots(spec) for place in slot.places]
+    places = list(dict.fromkeys(place.infra for place in requested if place.use_spot))
+    if not places:
+        raise UsageError(f"--spot: {spec.name} uses no spot VM; set use_spot: true at its places")
+    histories, notes = read_histories(options, places, home, now_s)
+    begins_s, ends_s = covered(histories)
+    if ends_s <= begins_s:
+        first = min(histories.values(), key=lambda history: history.end_s)
+        last = max(histories.values(), key=lambda history: history.times_s[0])
+        raise UsageError(
+            f"--spot: {first.source} ends at {first.end_s:.0f} s, before {last.source} begins at "
+            f"{last.times_s[0]:.0f} s; use histories of the same time"
+        )
+    return histories, notes
 
 
 def read_histories(

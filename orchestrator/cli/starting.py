@@ -12,6 +12,7 @@ from random import SystemRandom
 from typing import Any
 
 from analysis.planning.plan import TOLERANCE, Quoter
+from analysis.planning.preemptions import SpotHistories
 from cloud.targets import TARGETS
 from experiments.schema.models import ExperimentSpec
 from orchestrator.cli.render.assumed import assumed_paths
@@ -46,12 +47,13 @@ def plan_for(
     *,
     build: bool = True,
     start: StartFrom | None = None,
+    spot: SpotHistories | None = None,
 ) -> RunPlan:
     """Plan a run from this machine; see `orchestrator.launch.plan_run.plan_run`.
 
     `build`: whether a task may be built to learn its size (`orchestrator.launch.task_facts`). `start`: the checkpoint with
-    which it begins. Raises StalePlanError if the
-    task of an approved plan has changed.
+    which it begins. `spot`: histories of spot capacity. Raises StalePlanError if the task of an approved plan has
+    changed.
     """
     spec, warning = with_default_checkpoints(spec, on)
     spec, task_obstacles = resolve_task(spec, home_folder(), build=build)
@@ -68,6 +70,7 @@ def plan_for(
             today=today(),
             task_obstacles=task_obstacles,
             start=start,
+            spot=spot,
         )
 
     plan = planned(spec)
@@ -79,7 +82,11 @@ def plan_for(
 
 
 def plan_from(
-    plan: RunPlan, start: str, price_tolerance: Decimal, approved: Mapping[str, Any] | None = None
+    plan: RunPlan,
+    start: str,
+    price_tolerance: Decimal,
+    approved: Mapping[str, Any] | None = None,
+    spot: SpotHistories | None = None,
 ) -> RunPlan:
     """Plan the same run again, beginning with a checkpoint. `start`: as `orchestrator.checkpoints.start.find_start` takes it.
 
@@ -94,7 +101,7 @@ def plan_from(
             f"the plan begins with the checkpoint {planned['name']}, but that of {start} is {found.name} now; create the plan "
             "again with `orch plan --from`"
         )
-    again = plan_for(plan.spec, plan.on, price_tolerance, approved, start=found)
+    again = plan_for(plan.spec, plan.on, price_tolerance, approved, start=found, spot=spot)
     for warning in plan.warnings:
         again = again if warning in again.warnings else with_warning(again, warning)
     return again

@@ -14,6 +14,7 @@ from decimal import Decimal
 from typing import Any, NamedTuple
 
 from analysis.planning.plan import TOLERANCE, Quoter, book_quoter, plan_of
+from analysis.planning.preemptions import SpotHistories
 from cloud.prices.book import AUTO, PriceBook, load, load_for, names_of, newest
 from cloud.prices.missing import MissingPrice
 from cloud.targets import TARGETS, Target
@@ -89,14 +90,15 @@ def plan_run(
     today: date | None = None,
     task_obstacles: tuple[Obstacle, ...] = (),
     start: StartFrom | None = None,
+    spot: SpotHistories | None = None,
 ) -> RunPlan:
     """Plan a run on this machine ("local") or on rented VMs ("sky") without network access.
 
     `approved`: document of an earlier plan, whose instance types and prices replace today's.
     `check_prices` is called with today's quoter and may raise. `notes`: additional notes for the plan. `today`: for
     the age of prices; None: unknown. `task_obstacles`: why the experiment's task could not be built; a task that has
-    not been built has no scales. `start`: the checkpoint with which it begins. Raises PriceBookError,
-    StalePlanError. Obstacles to a launch are in the plan.
+    not been built has no scales. `start`: the checkpoint with which it begins. `spot`: histories of spot capacity, for
+    what preemptions leave of the predicted samples/s. Raises PriceBookError, StalePlanError. Obstacles to a launch are in the plan.
     """
     rented = TARGETS[on].rents
     book = _book(spec, approved, rented=rented)
@@ -114,6 +116,7 @@ def plan_run(
         notes=[*scales.notes, *notes],
         today=today,
         start_epoch=0 if start is None else start.epoch,
+        spot=spot,
     ).as_dict()
     core, money = _core(spec, shown, book, scales, rented=rented, today=today)
     obstacles = (*_of_experiment(spec, on), *task_obstacles, *scales.obstacles, *money)

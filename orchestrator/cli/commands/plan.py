@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cloud.targets import TARGETS
 from orchestrator.cli.choosing import MatrixOption, Where
 from orchestrator.cli.render.terminal import say
+
+if TYPE_CHECKING:
+    from analysis.planning.preemptions import SpotHistories
+    from experiments.schema.models import ExperimentSpec
 
 _COLUMNS = (
     "slot",
@@ -72,6 +78,21 @@ def _plan(
         float,
         typer.Option(min=0, max=10, help="Accept VM prices up to this fraction above the plan (0.1 = 10 %)."),
     ] = 0.1,
+    spot: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[PLACE=]FILE|NAME",
+            help="History of spot capacity, as with `orch simulate --spot`: the prediction includes preemptions. Repeatable.",
+        ),
+    ] = None,
+    restart_s: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            max=86400,
+            help="With --spot: seconds from the request of a VM until its peer trains. [390]",
+        ),
+    ] = None,
     accuracy: Annotated[
         bool,
         typer.Option(
@@ -96,6 +117,9 @@ def _plan(
     With --accuracy and without FILE: the errors of all predictions that runs on this machine kept, by places, averaging
     method and model, and how many of the 90 % intervals held the measured value.
 
+    With --spot the prediction includes preemptions: peers train where their first VM is requested, whenever the history
+    of that place has room (docs/prediction.md). Without it, no preemptions are assumed.
+
     Exit: 0 it can be launched (also if this machine still lacks packages, credentials or values of secrets), 2
     invalid file or option, 3 it cannot be launched as it is.
 
@@ -109,7 +133,9 @@ def _plan(
       {"sps": {"value", "low", "high"}, "granularity", "calc_s", "comm_s", "epoch_s", "egress_bytes_per_vm_epoch",
       "usd_per_h", "usd_per_1m_samples", "time_to_samples_s", "usd_to_samples" (all with 90 % intervals, null: unknown),
       "more_peers": null or {"peers", "factor" (the paper's rule), "by", "stops_at", "most", "predicted_factor",
-      "predicted_usd_factor", "text"}, "samples", "egress": [{"src", "dst", "bytes_per_epoch", "usd_per_epoch"}],
+      "predicted_usd_factor", "text"}, "preemptions": null or {"restart_s", "windows", "window_s", "run_s", "sps_share",
+      "mean_sps_share", "billed_share", "histories": [{"place", "source", "sha256", "days", "availability"}]}, "samples",
+      "egress": [{"src", "dst", "bytes_per_epoch", "usd_per_epoch"}],
       "bottleneck": {"kind", "where", "share"},
       "assumptions": [{"name", "value", "source", "share", "share_of"}], "unknown": [why]}, "notes", "experiment_document",
       "experiment_sha256", "plan_sha256", ...}; docs/plan.md describes all keys.
@@ -125,6 +151,8 @@ def _plan(
     from orchestrator.home import home_folder, stored_owner
 
     if accuracy:
+        if spot or restart_s is not None:
+            raise typer.BadParameter("--accuracy takes neither --spot nor --restart-s")
         _show_accuracy(experiment, output)
         return
     if not experiment:
@@ -135,9 +163,10 @@ def _plan(
         raise typer.BadParameter(f"'{output[:80]}' is not table, json or the name of a .json file")
     spec = load(experiment, overrides or (), matrix or ())
     tolerance = Decimal(str(price_tolerance))
-    plan = plan_for(spec, on.value, tolerance)
+    histories = _histories(spec, spot or (), restart_s)
+    plan = plan_for(spec, on.value, tolerance, spot=histories)
     if start and not plan.obstacles:
-        plan = plan_from(plan, start, tolerance)
+        plan = plan_from(plan, start, tolerance, spot=histories)
     if output == "json":
         typer.echo(plan_json(plan))
     elif output == "table":
@@ -158,6 +187,24 @@ def _plan(
         say(owner_words(stored_owner(home_folder())))
     if plan.obstacles:
         raise typer.Exit(REFUSED)
+
+
+def _histories(spec: ExperimentSpec, options: Sequence[str], restart_s: float | None) -> SpotHistories | None:
+    """Read the histories of --spot, with notes on stderr. Raises UsageError."""
+    from analysis.planning.preemptions import SpotHistories
+    from orchestrator.cli.spot_option import histories_of
+    from orchestrator.errors import UsageError
+    from orchestrator.home import home_folder
+    from orchestrator.simulation.policies import RESTART_S
+
+    if not options:
+        if restart_s is not None:
+            raise UsageError("--restart-s: only with --spot; leave it out")
+        return None
+    found, notes = histories_of(spec, options, home_folder(), time.time())
+    for note in notes:
+        say(note)
+    return SpotHistories(found, RESTART_S if restart_s is None else restart_s)
 
 
 def _show_accuracy(experiment: str, output: str) -> None:

@@ -155,27 +155,12 @@ def _policies(option: str | None) -> list[Replace | None]:
 def _market(spec: ExperimentSpec, options: SpotOptions) -> tuple[Market, list[str]]:
     """The histories of the experiment's places, and what to tell the user about them. Raises UsageError."""
     from cloud.spot.history import facts
-    from experiments.schema.slots import slots
-    from orchestrator.cli.spot_option import read_histories
-    from orchestrator.errors import UsageError
+    from orchestrator.cli.spot_option import histories_of
     from orchestrator.home import home_folder
     from orchestrator.simulation.policies import RESTART_S, Market, covered
 
-    requested = [place for slot in slots(spec) for place in slot.places]
-    places = list(dict.fromkeys(place.infra for place in requested if place.use_spot))
-    if not places:
-        raise UsageError(f"--spot: {spec.name} uses no spot VM; set use_spot: true at its places")
-    histories, notes = read_histories(options.spot, places, home_folder(), time.time())
+    histories, notes = histories_of(spec, options.spot, home_folder(), time.time())
     begins_s, ends_s = covered(histories)
-    if ends_s <= begins_s:
-        first, last = (
-            min(histories.values(), key=lambda history: history.end_s),
-            max(histories.values(), key=lambda history: history.times_s[0]),
-        )
-        raise UsageError(
-            f"--spot: {first.source} ends at {first.end_s:.0f} s, before {last.source} begins at "
-            f"{last.times_s[0]:.0f} s; use histories of the same time"
-        )
     days = (ends_s - begins_s) / 86400.0
     restart_s = RESTART_S if options.restart_s is None else options.restart_s
     if options.days is not None and options.days > days:

@@ -32,7 +32,10 @@ def prediction_lines(plan: Mapping[str, Any]) -> list[str]:
     if more := p.get("more_peers"):
         lines.append(f"    {more['text']}")
     took, unknown = p["time_to_samples_s"], "; ".join(p["unknown"])
-    time = f"{duration(took['value'])} ({duration(took['low'])} to {duration(took['high'])}) for {p['samples']:,} samples"
+    if took is None:
+        time = f"the time for {p['samples']:,} samples is unknown"
+    else:
+        time = f"{duration(took['value'])} ({duration(took['low'])} to {duration(took['high'])}) for {p['samples']:,} samples"
     if p["usd_per_1m_samples"] is None:
         lines.append(f"    {time}; dollars are unknown: {unknown}")
     else:
@@ -40,7 +43,11 @@ def prediction_lines(plan: Mapping[str, Any]) -> list[str]:
             f"    {_dollars(p['usd_per_1m_samples'])} per 1M samples, {_dollars(p['usd_per_h'])}/h of VMs and egress; "
             f"{_dollars(p['usd_to_samples'])} and {time}"
         )
-    lines.append(f"    most of an epoch: {_bottleneck(p['bottleneck'])}; {_widest(p['assumptions'])}")
+    taken = p.get("preemptions")
+    widest = _widest(p["assumptions"]) + ("" if taken else "; no preemptions assumed")
+    lines.append(f"    most of an epoch: {_bottleneck(p['bottleneck'])}; {widest}")
+    if taken:
+        lines.append(f"    {_preemptions(taken)}")
     return lines
 
 
@@ -89,7 +96,18 @@ def _widest(assumptions: Sequence[Mapping[str, Any]]) -> str:
     if not known:
         return "no input of the prediction is uncertain"
     most = max(known, key=lambda one: one["share"])
-    return f"{most['share']:.0%} of the interval of samples/s is from {most['name']} ({most['value']}); no preemptions assumed"
+    return f"{most['share']:.0%} of the interval of samples/s is from {most['name']} ({most['value']})"
+
+
+def _preemptions(taken: Mapping[str, Any]) -> str:
+    left, billed, windows = taken["sps_share"], taken["billed_share"], taken["windows"]
+    stretches = f"{windows} stretches of the histories" if windows > 1 else "the histories"
+    short = "" if taken["window_s"] >= taken["run_s"] else ", which are shorter than the run"
+    return (
+        f"preemptions leave {left['value']:.1%} [{left['low']:.1%}, {left['high']:.1%}] of the samples/s (mean "
+        f"{taken['mean_sps_share']:.1%}) and {billed['value']:.1%} of the VMs' hours, in {stretches} of "
+        f"{duration(taken['window_s'])}{short}"
+    )
 
 
 def _with_interval(value: Mapping[str, float]) -> str:

@@ -390,3 +390,40 @@ def test_cpu_vms_that_compile_need_a_compiler_in_their_setup(setup: str, noted: 
     for on, said in (("sky", noted), ("local", False)):
         notes = plan_for(load("stdlib-lm-2", changes), on).document["notes"]
         assert any("needs a C++ compiler on CPU VMs" in note for note in notes) is said
+
+
+def test_preemptions_are_in_the_prediction_and_without_histories_none_are_assumed(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    trace = tmp_path / "trace.json"
+    trace.write_text(json.dumps({"metadata": {"gap_seconds": 600}, "data": [1, 1, 0, 1] * 200}))
+    assert run(["plan", "geo-b2"]) == 0
+    assert "no preemptions assumed" in capsys.readouterr().out
+    long = ["--set", "measure.epochs=100"]
+    assert run(["plan", "geo-b2", *long, "--spot", f"*={trace}", "--restart-s", "60"]) == 0
+    printed = capsys.readouterr()
+    assert "no preemptions assumed" not in printed.out
+    assert "preemptions leave 7" in printed.out
+    assert "500 stretches of the histories" in printed.out
+    assert "they lose and get capacity at the same moments" in printed.err
+    assert run(["plan", "geo-b2", *long, "--spot", f"*={trace}", "-o", "json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    taken = document["prediction"]["preemptions"]
+    assert (taken["restart_s"], taken["windows"]) == (390.0, 500)
+    assert [history["availability"] for history in taken["histories"]] == [0.75, 0.75]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["geo-b2", "--restart-s", "60"], "--restart-s: only with --spot"),
+        (["geo-b2", "--spot", "*=missing.json"], "missing.json cannot be read"),
+        (["digits-alone", "--spot", "*=missing.json"], "uses no spot VM"),
+        (["--accuracy", "--spot", "*=missing.json"], "takes neither --spot nor --restart-s"),
+    ],
+)
+def test_options_for_preemptions_that_fit_nothing_are_refused(
+    arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["plan", *arguments]) == 2
+    assert sentence in capsys.readouterr().err
