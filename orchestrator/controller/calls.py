@@ -240,7 +240,7 @@ class RayCalls:
         return done.result
 
     def busy(self, what: str) -> bool:
-        return is_under_way(what, (*self._under_way, *self._queue))
+        return is_under_way(what, self._under_way, self._queue)
 
     def _outcome(self, call: Call, reference: Any) -> Done:
         import ray
@@ -270,12 +270,22 @@ class _CallWorker:
         return getattr(make_provider(), method)(*arguments)
 
 
-def is_under_way(what: str, keys: Iterable[str]) -> bool:
+class Keys(Protocol):
+    """Keys of calls."""
+
+    def __contains__(self, key: object, /) -> bool: ...
+
+    def __iter__(self) -> Iterator[str]: ...
+
+
+def is_under_way(what: str, *keys: Keys) -> bool:
     """Whether one of the keys is `what` or of the method `what`.
 
-    A key does not match keys that it is a prefix of.
+    A key does not match keys that it is a prefix of. The key of one VM's call is looked up, not searched for.
     """
-    return any(what in (key, key.partition(" ")[0]) for key in keys)
+    if any(what in some for some in keys):
+        return True
+    return " " not in what and any(what == key.partition(" ")[0] for some in keys for key in some)
 
 
 def broken(call: Call, cause: BaseException, traceback: BaseException) -> AmbiguousError:

@@ -17,7 +17,7 @@ from metrics.store.database import RunStore
 from orchestrator.controller.json_log import about
 from orchestrator.core.events import MONITOR, Fact
 from orchestrator.core.journal import preempted_vm, taken_over
-from orchestrator.core.state import RunState, SlotState
+from orchestrator.core.state import Place, RunState, SlotState
 
 _log = logging.getLogger("orchestrator.controller")
 
@@ -53,6 +53,9 @@ class Rows:
         self._prices: dict[str, list[list[Any]]] = dict(store.meta("price_changes", {}))
         self._list: object = None  # the last provider list
         self._slots: object = None  # slots of the last state whose rows were written
+        self._written: dict[str, Observed] = {}  # the observations that the rows are of
+        self._spec: object = None  # that `_places` is of
+        self._places: dict[str, tuple[Place, ...]] = {}  # by slot
         # The journal may be newer than the last list that an earlier controller read.
         self._listed_s = self._listed_before_s = min(
             events[-1].at_s, float(store.meta("listed_s", events[-1].at_s))
@@ -100,7 +103,7 @@ class Rows:
     def _write_rows(self, state: RunState, seen: Iterable[Observed], now_s: float) -> None:
         listed = {o.vm: o for o in seen if o.vm in self._requested}
         held = {vm for s in state.slots for vm in (s.vm, s.ending) if vm}
-        fresh = {vm: self._row(state, o) for vm, o in listed.items()}
+        fresh = {vm: self._row(state, o) for vm, o in listed.items() if not self._is_written(o)}
         for vm, row in self._rows.items():
             if vm not in listed and row.ended_s is None and vm not in held:
                 fresh[vm] = replace(row, ended_s=now_s, end_cause=self._end_cause(vm, VmEnd.UNLISTED))
@@ -114,6 +117,7 @@ class Rows:
                 for row in changed:
                     self._store.upsert_vm(row)
                     self._rows[row.vm] = row
+        self._written = listed
 
     def _note_prices(self, changed: Iterable[VmRecord]) -> None:
         """Record a VM's earlier prices: spot prices change, and the past is billed at the price of its time.
@@ -137,10 +141,22 @@ class Rows:
             self._store.set_meta("price_changes", fresh)
             self._prices = fresh
 
+    def _is_written(self, o: Observed) -> bool:
+        """Whether the row of a VM that lives is that of this very observation. The cause of an end may become known later."""
+        row = self._rows.get(o.vm)
+        return (
+            row is not None and row.ended_s is None and self._written.get(o.vm) is o and _end_of(o)[0] is None
+        )
+
+    def _place(self, state: RunState, slot: str, index: int) -> Place:
+        if self._spec is not state.spec:
+            self._spec, self._places = state.spec, {spec.name: spec.places for spec in state.spec.slots}
+        return self._places[slot][index]
+
     def _row(self, state: RunState, o: Observed) -> VmRecord:
         """The row of a VM. Values reported after creation take precedence over planned ones."""
         slot, generation, index = self._requested[o.vm]
-        place = state.slot_spec(slot).places[index]
+        place = self._place(state, slot, index)
         usd_per_h, source = place.usd_per_h, place.price_source
         if o.usd_per_h is not None:
             usd_per_h, source = o.usd_per_h, o.price_source or "as the provider said after creation"
@@ -156,7 +172,7 @@ class Rows:
     def _never_listed(self, state: RunState, vm: str, now_s: float) -> VmRecord:
         """The row of an accepted, never listed, terminated VM: billed from its intent at its ceiling."""
         slot, generation, index = self._requested[vm]
-        place = state.slot_spec(slot).places[index]
+        place = self._place(state, slot, index)
         return VmRecord(
             vm=vm, slot=slot, generation=generation, location=place.location, instance=place.instance,
             accelerator=place.accelerator, use_spot=place.use_spot, usd_per_h=place.ceiling_usd_per_h,
@@ -217,7 +233,7 @@ class Rows:
         for vm in self._unlocated:  # its records may be read and priced before any list contains it
             slot, _, index = self._requested[vm]
             if vm not in before[1]:
-                locations[vm] = state.slot_spec(slot).places[index].location
+                locations[vm] = self._place(state, slot, index).location
         monitors = state.monitor_vms()  # all monitors are one node of the traffic matrix
         nodes = [(name, *node) for name, node in self._nodes.nodes().items()]
         nodes += [(MONITOR if o.vm in monitors else o.vm, o.address or "", o.location) for o in seen]

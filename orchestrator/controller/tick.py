@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
@@ -136,6 +136,7 @@ class Shell:
         if not self.state.ended:
             store.set_meta("run_public_key", self._roster.public_key())
         self._seen: tuple[Observed, ...] | None = None  # the last list; None: none read yet
+        self._raw: dict[str, Observed] = {}  # the same by VM, as the provider gave them
         self._last_observed: dict[str, ev.Observed] = {}
         self._unlisted: dict[str, Unlisted] = {}
         self._lists = 0
@@ -263,12 +264,12 @@ class Shell:
 
     def _listed(self, seen: Sequence[Observed], now_s: float) -> list[ev.Event]:
         """Events from one provider list: changed observations and missing VMs."""
-        paths = self._own_paths
-        seen = [replace(o, cause=paths.in_text(o.cause), status=paths.in_values(o.status)) for o in seen]
+        whole = self._lists % _WHOLE_EACH == 0
+        changed = {o.vm for o in seen if whole or self._raw.get(o.vm) != o}
+        raw, seen = {o.vm: o for o in seen}, self._with_own_paths(seen, changed)
         reported = [_observed(o, now_s) for o in seen]
         self._unrecoverable |= {event.vm for event in reported if event.unrecoverable}
         observed = corroborated(self.state, reported, self._unrecoverable)
-        whole = self._lists % _WHOLE_EACH == 0
         fresh = changed_observations(self.state, observed, self._last_observed, whole)
         held = [vm for s in self.state.slots for vm in (s.vm, s.ending) if vm]
         in_progress = [vm for vm in held if self._calls.busy(f"request {vm}")]
@@ -277,18 +278,31 @@ class Shell:
         )
         self._seen, self._last_observed = tuple(seen), {event.vm: event for event in observed}
         self._lists += 1
-        self._joins.write(seen)
-        self._bad_samples.write(seen)
+        news = [o for o in seen if o.vm in changed]
+        self._joins.write(news)
+        self._bad_samples.write(news)
         monitors = self.state.monitor_vms()
-        self._peer_warnings.write(o for o in seen if o.vm not in monitors)
-        self._data_positions.write(seen, self.state.slots)
-        self._utilisation.write(seen)
-        self._coverage.write(seen)
+        self._peer_warnings.write(o for o in news if o.vm not in monitors)
+        self._data_positions.write(news, self.state.slots)
+        self._utilisation.write(news)
+        self._coverage.write(news)
+        self._raw = raw
         # Before the VMs' ends: what all peers took with them depends on the newest checkpoint.
         stored = checkpoint_events(
             seen, self.state, self._requests.last_epoch, now_s, self._requests.most_checkpoint_bytes
         )
         return [*stored, *fresh, *lost]
+
+    def _with_own_paths(self, seen: Sequence[Observed], changed: Collection[str]) -> list[Observed]:
+        """Name the user's own files in what VMs report. What has not changed is the object of the last list."""
+        before, paths = {o.vm: o for o in self._seen or ()}, self._own_paths
+
+        def named(o: Observed) -> Observed:
+            if o.vm not in changed and o.vm in before:
+                return before[o.vm]
+            return replace(o, cause=paths.in_text(o.cause), status=paths.in_values(o.status)) if paths else o
+
+        return [named(o) for o in seen]
 
     def _run_events(self, now_s: float) -> list[ev.Event]:
         found: list[ev.Event] = []

@@ -22,6 +22,10 @@ class OwnPaths:
         names = "|".join(re.escape(name) for name in sorted(copies, key=len, reverse=True))
         self._copy = re.compile(rf"(?:{folder})/({names})(?![\w.-])") if copies else None
 
+    def __bool__(self) -> bool:
+        """Whether there are copies at all."""
+        return self._copy is not None
+
     @classmethod
     def of_run(cls, copies: Mapping[str, Path], run_folder: Path) -> OwnPaths:
         """For the messages of a run's peers: emulated VMs lie in the run's folder, rented ones have a folder of their own."""

@@ -184,7 +184,7 @@ class SimCalls:
 
     def busy(self, what: str) -> bool:
         """Whether such a call is in progress or queued."""
-        return is_under_way(what, (*self._under_way, *self._line))
+        return is_under_way(what, self._under_way, self._line)
 
     def wait(self, call: Call) -> Any:
         """Make the call and advance the virtual clock to its reply. Raises ProviderError."""

@@ -139,13 +139,13 @@ def test_a_token_beyond_the_vocabulary_is_refused(tokenizer: str) -> None:
 
 
 @pytest.mark.slow  # 124 million parameters
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_roberta_base_learns(tokenizer: str) -> None:
-    torch.set_num_threads(2)
+    torch.set_num_threads(1)  # two threads wait for each other beside other tests
     config = {"model": "RoBERTaBase", "tokenizer": tokenizer, "sequence_length": 16, "mask_fraction": 0.4}
     task = build_masked(config, 0)
     assert sum(p.numel() for p in task.model.parameters()) == 124_697_433
-    losses = losses_of(task, batches_of(task, text_samples(4), 2), 20, lr=1e-4)
+    losses = losses_of(task, batches_of(task, text_samples(4), 2), 8, lr=1e-4)
     assert np.mean(losses[-4:]) < np.mean(losses[:4]) - 1
 
 

@@ -69,10 +69,10 @@ def test_only_whisper_is_supported_and_only_as_long_as_it_can(tokenizer: str) ->
 
 
 @pytest.mark.slow  # 38 million parameters on 30 s of sound
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_whisper_tiny_learns(tokenizer: str) -> None:
-    torch.set_num_threads(2)
+    torch.set_num_threads(1)  # two threads wait for each other beside other tests
     task = build_speech({"model": "WhisperTiny", "tokenizer": tokenizer, "sequence_length": 8}, 0)
     assert sum(p.numel() for p in task.model.parameters()) == 37_760_640
-    losses = losses_of(task, batches_of(task, sound_samples(2), 1), 20, lr=1e-4)
+    losses = losses_of(task, batches_of(task, sound_samples(2), 1), 10, lr=1e-4)
     assert np.mean(losses[-4:]) < np.mean(losses[:4]) - 1

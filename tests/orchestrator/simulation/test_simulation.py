@@ -26,7 +26,7 @@ from orchestrator.simulation.driver import Outcome, simulate
 from orchestrator.simulation.experiments import of_experiment
 from orchestrator.simulation.scenario import BEGAN_S, FAULT_CLASSES, ClockSet, Crash, Scenario, scenario
 
-SEEDS = int(os.environ.get("ORCH_SEEDS", "500"))  # `make soak`: 50000
+SEEDS = int(os.environ.get("ORCH_SEEDS", "200"))  # `make soak`: 50000
 FIRST_SEED = int(os.environ.get("ORCH_FIRST_SEED", "0"))
 _CHUNK = 10  # histories that one process goes through at a time
 
