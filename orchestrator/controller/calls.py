@@ -122,6 +122,7 @@ class Line:
     def __init__(self, max_parallel: int) -> None:
         self._max_parallel = max_parallel
         self._waiting: dict[str, Call] = {}
+        self._methods = Counter[str]()  # number of waiting calls by method
 
     def __contains__(self, key: object) -> bool:
         return key in self._waiting
@@ -131,22 +132,36 @@ class Line:
 
     def add(self, call: Call) -> None:
         """Append a call to the queue of its method."""
+        if call.key not in self._waiting:
+            self._methods[call.method] += 1
         self._waiting[call.key] = call
 
     def drop(self, key: str) -> bool:
         """Remove a call. Returns whether it was queued."""
-        return self._waiting.pop(key, None) is not None
+        call = self._waiting.pop(key, None)
+        if call is None:
+            return False
+        self._methods[call.method] -= 1
+        if not self._methods[call.method]:
+            del self._methods[call.method]
+        return True
 
     def take(self, under_way: Iterable[Call]) -> list[Call]:
         """Remove and return the calls that may start, given those in progress."""
         busy = Counter(call.method for call in under_way)
+        free = {method for method in self._methods if busy[method] < self._max_parallel}
         taken: list[Call] = []
         for call in self._waiting.values():
-            if busy[call.method] < self._max_parallel:
-                busy[call.method] += 1
-                taken.append(call)
+            if not free:
+                break
+            if call.method not in free:
+                continue
+            taken.append(call)
+            busy[call.method] += 1
+            if busy[call.method] == self._max_parallel:
+                free.remove(call.method)
         for call in taken:
-            del self._waiting[call.key]
+            self.drop(call.key)
         return taken
 
 
@@ -283,8 +298,9 @@ def is_under_way(what: str, *keys: Keys) -> bool:
 
     A key does not match keys that it is a prefix of. The key of one VM's call is looked up, not searched for.
     """
-    if any(what in some for some in keys):
-        return True
+    for some in keys:
+        if what in some:
+            return True
     return " " not in what and any(what == key.partition(" ")[0] for some in keys for key in some)
 
 

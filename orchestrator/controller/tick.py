@@ -272,7 +272,7 @@ class Shell:
         observed = corroborated(self.state, reported, self._unrecoverable)
         fresh = changed_observations(self.state, observed, self._last_observed, whole)
         held = [vm for s in self.state.slots for vm in (s.vm, s.ending) if vm]
-        in_progress = [vm for vm in held if self._calls.busy(f"request {vm}")]
+        in_progress = {vm for vm in held if self._calls.busy(f"request {vm}")}
         lost, self._unlisted = missing(
             self.state, {o.vm for o in observed}, now_s, self._unlisted, in_progress
         )

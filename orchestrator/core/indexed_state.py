@@ -112,6 +112,8 @@ class WorkingState:
         if self._join_at is None:
             chosen = heapq.nsmallest(MAX_ADDRESSES + 1, self._joinable)
             self._join_at = tuple(self._joinable[i] for i in chosen)
+        if exclude not in self._join_at:  # of almost all slots
+            return self._join_at[:MAX_ADDRESSES]
         return tuple(m for m in self._join_at if m != exclude)[:MAX_ADDRESSES]
 
     def join_within_s(self, slot: Slot) -> float:
