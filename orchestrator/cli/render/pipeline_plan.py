@@ -42,7 +42,7 @@ _VERDICT = {
 
 def row_cells(row: Row) -> dict[str, Any]:
     """Return the cells of the table, by column."""
-    never = "unknown" if row.verdict == "unknown" else "never"
+    never = "never" if row.cost.usd is not None else "unknown"
     return {
         "passes": row.cost.passes,
         "strategy": row.label,
