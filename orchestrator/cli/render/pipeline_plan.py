@@ -65,6 +65,22 @@ def interval_text(interval: Interval, digits: int) -> str:
     return value if low == high == value else f"{value} ({low} to {high})"
 
 
+def strategy_text(row: Row) -> str:
+    """Describe a strategy, such as "stored after decode (zlib), 1 stream, 2 threads, cache on disk"."""
+    strategy = row.option.measured.strategy
+    codec = "" if strategy.codec == "none" else f" ({strategy.codec})"
+    stored = f"stored after {row.option.measured.after}{codec}" if strategy.split else "nothing stored"
+    streams = _count(strategy.streams, "stream")
+    workers = _count(strategy.workers, strategy.worker_kind)
+    cache = {"none": "no cache", "disk": "cache on disk", "memory": "cache in memory"}[strategy.cache]
+    return f"{stored}, {streams}, {workers}, {cache}"
+
+
+def _count(number: int, what: str) -> str:
+    plural = "" if number == 1 else "es" if what.endswith("s") else "s"
+    return f"{number} {what}{plural}"
+
+
 def best_text(best: Best, cache_gb: float) -> str:
     """Say which strategy is best with this many passes, and why. `cache_gb`: the experiment's `data.cache_gb`."""
     row, base = best.row, best.baseline
@@ -79,7 +95,7 @@ def best_text(best: Best, cache_gb: float) -> str:
     usd = row.usd_per_1m.value
     if row is base:
         nothing = "nothing is known to pay" if best.unknown else "nothing pays"
-        return f"{passes}: {nothing}{more}: keep {row.label}, ${usd:.4g} per 1M samples; {limit}."
+        return f"{passes}: {nothing}{more}: keep {row.label} ({strategy_text(row)}), ${usd:.4g} per 1M samples; {limit}."
     less = base.usd_per_1m.value - usd
     share = less / base.usd_per_1m.value
     parts = [] if best.saves is None else [f"{_PART[best.saves[0]]} cost ${best.saves[1]:.3g} less"]
@@ -93,7 +109,7 @@ def best_text(best: Best, cache_gb: float) -> str:
         if row.option.measured.strategy.cache == "disk" and needed_gb > cache_gb:
             cache += f" (data.cache_gb is {cache_gb:g})"
     return (
-        f"{passes}: {row.label} is best, ${usd:.4g} per 1M samples, ${less:.3g} ({share:.0%}) less than {base.label}: "
+        f"{passes}: {row.label} is best ({strategy_text(row)}), ${usd:.4g} per 1M samples, ${less:.3g} ({share:.0%}) less than {base.label}: "
         f"{', '.join(parts)}; {limit} (compared: {base.sps.value:.4g}, {_BOUND[base.bound]}){begins}{cache}{more}."
     )
 
