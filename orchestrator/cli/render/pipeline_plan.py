@@ -109,7 +109,8 @@ def best_text(best: Best, cache_gb: float) -> str:
         if row.option.measured.strategy.cache == "disk" and needed_gb > cache_gb:
             cache += f" (data.cache_gb is {cache_gb:g})"
     return (
-        f"{passes}: {row.label} is best ({strategy_text(row)}), ${usd:.4g} per 1M samples, ${less:.3g} ({share:.0%}) less than {base.label}: "
+        f"{passes}: {row.label} is best ({strategy_text(row)}), ${usd:.4g} per 1M samples, "
+        f"${less:.3g} ({share:.0%}) less than {base.label}: "
         f"{', '.join(parts)}; {limit} (compared: {base.sps.value:.4g}, {_BOUND[base.bound]}){begins}{cache}{more}."
     )
 
