@@ -125,7 +125,7 @@ def assumptions(found: PlanSetting, generated: bool, sources: str) -> list[dict[
             "trainer",
             f"a peer that never waits for data trains on {' or '.join(rates)} samples/s, "
             + ("as given" if given else "as predicted from its accelerator's step time")
-            + "; time to average is not in it",
+            + "; averaging, its time and its egress, is not in it",
         ),
         (
             "samples",

@@ -8,9 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from made_up_profile import profile
+from made_up_profile import measurement, profile
 
 from analysis.pipeline.profile_file import to_json
+from analysis.pipeline.profile_records import Strategy
 from experiments.pipeline.load import load_pipeline
 from orchestrator.cli.app import run
 
@@ -72,6 +73,19 @@ def test_baseline_by_hand(own_home: Path, capsys):
     assert row["parts_usd_per_1m_samples"]["storage"] == pytest.approx(storage, rel=1e-4)
     assert row["verdict"] == "baseline"
     assert row["unknown"] == []
+
+
+def test_rate_and_dollars_of_a_run_that_was_measured(own_home: Path, capsys):
+    """geo-b2 as it was run, with 124 kB a sample: VMs and bytes from the store. The run also averaged, for 4 % of its time."""
+    golden = json.loads((Path(__file__).parents[2] / "golden" / "runs_cost.json").read_text())
+    steady = golden["geo-b2-20261124-18a0"]["runs"][0]["measured"]["steady"]
+    hours_per_1m = steady["vm_hours"] / steady["samples"] * 1e6
+    store(own_home, measurements=(measurement(Strategy(0), 124_000, 500),))
+    (row,) = document(capsys, "--passes", "1")["options"]
+    assert row["sps"]["value"] == pytest.approx(2e6 / 3600 / hours_per_1m, rel=0.05)
+    for part in ("vm", "data"):
+        measured = steady["usd_per_vm_h_by_kind"][part] * hours_per_1m
+        assert row["parts_usd_per_1m_samples"][part] == pytest.approx(measured, rel=0.05)
 
 
 def test_s3_is_unknown_in_the_paper_s_book_and_dearer_in_the_list(own_home: Path, capsys):
