@@ -78,7 +78,13 @@ class Training:
 
 
 def options_of(profile: Profile) -> tuple[Option, ...]:
-    """Return the profile's strategies. Raises ValueError if it has none without a stored prefix, codec and cache."""
+    """Return the profile's strategies.
+
+    Raises ValueError if it has none without a stored prefix, codec and cache, or if one delivered nothing.
+    """
+    for m in profile.measurements:
+        if not 0 < m.delivered_sps.value < math.inf:
+            raise ValueError(f"{m.strategy.label} delivered {m.delivered_sps.value:g} samples/s")
     source = baseline_of(profile)
     uncached = {m.strategy: m for m in profile.measurements if m.strategy.cache == "none"}
     return tuple(

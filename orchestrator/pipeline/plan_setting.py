@@ -73,6 +73,8 @@ def plan_setting(
             )
         )
     count, counted = _samples(profile, samples)
+    if count < 1:
+        raise UsageError(f"the profile of {profile.target} has no samples; profile again, or give --samples")
     return PlanSetting(
         Setting(
             tuple(peers),

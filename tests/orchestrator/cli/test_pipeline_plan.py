@@ -13,6 +13,7 @@ from made_up_profile import measurement, profile
 from analysis.pipeline.profile_file import to_json
 from analysis.pipeline.profile_records import Strategy
 from experiments.pipeline.load import load_pipeline
+from metrics.stats import Estimate
 from orchestrator.cli.app import run
 
 PHOTOS = ("pipeline", "plan", "geo-b2", "--pipeline", "imagenet", "--samples", "1281167")
@@ -203,6 +204,15 @@ def test_a_folder_is_its_profile_and_other_files_are_refused(own_home: Path, cap
     empty = tmp_path / "empty.json"
     empty.write_text(to_json(replace(profile(), measurements=())))
     assert "has no strategy" in refusal(capsys, "geo-b2", "--profile", str(empty), "--any-profile")
+    none = tmp_path / "none-read.json"
+    none.write_text(to_json(profile(*(replace(m, samples=0) for m in profile().measurements))))
+    assert "has no samples" in refusal(capsys, "geo-b2", "--profile", str(none), "--any-profile")
+    still = tmp_path / "still.json"
+    still.write_text(
+        to_json(profile(replace(profile().measurements[0], delivered_sps=Estimate(0.0, 0.0, 0.0, 5))))
+    )
+    why = refusal(capsys, "geo-b2", "--profile", str(still), "--any-profile")
+    assert "0-none-s1-w1t-none delivered 0 samples/s" in why
     stored = tmp_path / "stored.json"
     stored.write_text(to_json(profile(*profile().measurements[5:])))
     why = refusal(capsys, "geo-b2", "--profile", str(stored), "--any-profile")
