@@ -1,51 +1,39 @@
-"""A profile as JSON."""
+"""A profile as JSON: the fields of `analysis.pipeline.profile_records.Profile`, and `schema_version`."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, fields
 from typing import Any
 
-from analysis.pipeline.profile_records import Extrapolation, Measurement, Profile, Strategy
-from metrics.stats import Estimate
+from pydantic import TypeAdapter, ValidationError
+
+from analysis.pipeline.profile_records import Profile
+
+SCHEMA_VERSION = 1
+_PROFILE = TypeAdapter(Profile)
 
 
 class ProfileFileError(Exception):
-    """The text is not a profile."""
+    """The text is not a profile; the message says what is wrong first."""
 
 
 def to_json(profile: Profile) -> str:
     """Serialise a profile."""
-    return json.dumps(asdict(profile), indent=2)
+    fields: dict[str, Any] = _PROFILE.dump_python(profile, mode="json")
+    return json.dumps({"schema_version": SCHEMA_VERSION, **fields}, indent=2, allow_nan=False) + "\n"
 
 
 def from_json(text: str) -> Profile:
-    """Parse what `to_json` wrote. Raises ProfileFileError."""
+    """Parse what `to_json` wrote; unknown keys are ignored. Raises ProfileFileError."""
     try:
-        found = json.loads(text)
-        measured = tuple(_measurement(one) for one in found["measurements"])
-        extrapolations = tuple((str(label), _extrapolation(one)) for label, one in found["extrapolations"])
-        rest = {f.name: found[f.name] for f in fields(Profile)}
-        rest |= {"measurements": measured, "extrapolations": extrapolations, "ops": tuple(found["ops"])}
-        return Profile(**rest)
-    except (ValueError, KeyError, TypeError) as error:
-        raise ProfileFileError(f"{type(error).__name__}: {error}") from error
-
-
-def _estimate(found: Mapping[str, Any] | None) -> Estimate | None:
-    return None if found is None else Estimate(**found)
-
-
-def _measurement(found: Mapping[str, Any]) -> Measurement:
-    values = dict(found)
-    values["strategy"] = Strategy(**values["strategy"])
-    for name in ("read_sps", "write_sps", "stored_read_sps", "delivered_sps", "cpu_s"):
-        values[name] = _estimate(values[name])
-    return Measurement(**values)
-
-
-def _extrapolation(found: Mapping[str, Any]) -> Extrapolation:
-    values = dict(found)
-    values |= {name: _estimate(values[name]) for name in ("stored_bytes", "offline_s")}
-    return Extrapolation(**values)
+        fields = json.loads(text)
+    except ValueError as error:
+        raise ProfileFileError(f"no JSON: {error}") from error
+    version = fields.pop("schema_version", None) if isinstance(fields, dict) else None
+    if version != SCHEMA_VERSION:
+        raise ProfileFileError(f"schema_version is {version!r}, not {SCHEMA_VERSION}")
+    try:
+        return _PROFILE.validate_python(fields)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise ProfileFileError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
