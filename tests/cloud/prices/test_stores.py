@@ -109,6 +109,20 @@ def test_a_terabyte_kept_for_a_month(store: str, usd: str):
     assert tiered_usd(ladder, 10**12) == Decimal(usd)
 
 
+def test_storage_has_a_price_in_every_region_of_s3_and_cloud_storage_but_milan():
+    """As docs/prices.md says; Azure's two regions are in the test above."""
+    regions = sorted(
+        {"/".join(where.split("/")[:2]) for where in LOCATIONS if where.startswith(("aws/", "gcp/"))}
+    )
+    assert [where for where in regions if LISTED.storage_ladder(where) is None] == ["aws/eu-south-1"]
+
+
+@pytest.mark.parametrize(("store", "free"), [("aws/", True), ("gcp/", True), ("b2/", False)])
+def test_bytes_inside_the_region_are_free_where_the_store_s_cloud_rents_vms(store: str, free: bool):
+    for where in (one for one in LOCATIONS if one.startswith(store)):
+        assert (LISTED.store_egress(where, where, 10**15) == 0) is free
+
+
 def test_a_gibibyte_kept_for_a_month():
     ladder = LISTED.storage_ladder("gcp/us-central1")
     assert ladder is not None

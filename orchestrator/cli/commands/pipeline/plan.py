@@ -1,0 +1,214 @@
+"""`orch pipeline plan`: what each strategy of a profile would give an experiment, in samples/s and dollars."""
+
+from __future__ import annotations
+
+import math
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+from cloud.targets import TARGETS
+from orchestrator.cli.choosing import Where
+from orchestrator.cli.render.output import Format, as_json, rows_text
+from orchestrator.cli.render.terminal import say
+
+_MOST_PASSES = 1_000_000
+
+
+class Output(StrEnum):
+    """Output format."""
+
+    table = "table"
+    json = "json"
+
+
+class Offline(StrEnum):
+    """Where the first operations run."""
+
+    vm = "vm"
+    here = "here"
+
+
+def plan(
+    experiment: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE|NAME", help="YAML file, or name of a shipped experiment (`orch experiments`)."
+        ),
+    ],
+    profile: Annotated[
+        str,
+        typer.Option(
+            "--profile",
+            metavar="FILE|DIR|latest",
+            help="Profile that `orch pipeline profile` wrote. latest: the newest of the experiment, or of --pipeline.",
+        ),
+    ] = "latest",
+    pipeline: Annotated[
+        str,
+        typer.Option("--pipeline", metavar="NAME", help="Use a profile of this pipeline or experiment."),
+    ] = "",
+    any_profile: Annotated[
+        bool, typer.Option("--any-profile", help="Accept a profile of any pipeline.")
+    ] = False,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Override a value, for example data.location=aws/us-west-2. Repeatable.",
+        ),
+    ] = None,
+    passes: Annotated[
+        str, typer.Option("--passes", metavar="N[,N...]", help="Passes over the data set.")
+    ] = "1,30",
+    sps_per_peer: Annotated[
+        float | None,
+        typer.Option(
+            "--sps-per-peer",
+            metavar="X",
+            help="Samples/s of a peer that never waits for data. Default: predicted from its accelerator.",
+        ),
+    ] = None,
+    samples: Annotated[
+        int | None,
+        typer.Option(
+            "--samples", min=1, metavar="N", help="Samples in the data set. Default: those of the profile."
+        ),
+    ] = None,
+    weights: Annotated[
+        str,
+        typer.Option(
+            "--weights",
+            metavar="P,S,T",
+            help="Weights of offline seconds, stored bytes and delivered samples/s in the score.",
+        ),
+    ] = "1,1,1",
+    prices: Annotated[
+        str,
+        typer.Option(
+            "--prices", metavar="NAME|FILE.csv", help="Price book, in place of the experiment's `prices`."
+        ),
+    ] = "",
+    offline: Annotated[
+        Offline,
+        typer.Option(
+            "--offline",
+            help="Where the first operations run: vm: on a VM as the first peer's; here: on this machine, not billed.",
+        ),
+    ] = Offline.vm,
+    on: Annotated[
+        Where,
+        typer.Option(
+            "--on", help="local: the emulated cloud on this machine; sky: VMs rented through SkyPilot."
+        ),
+    ] = Where.local,
+    output: Annotated[Output, typer.Option("--output", "-o", help="table or json.")] = Output.table,
+) -> None:
+    """Compare the strategies of a profile in an experiment: samples/s, what limits them, dollars, and what pays.
+
+    A strategy is what `orch pipeline profile` measured: operations that run once, codec, streams, workers and cache. It is
+    compared with the one that stores and caches nothing. docs/pipeline-plan.md has the formulas.
+
+    Exit: 0 printed, 2 invalid option, or no profile that fits.
+
+    \b
+    JSON: {"schema_version", "experiment", "profile": {"file", "target", "pipeline", "fingerprint", "machine",
+      "measured_at"}, "price_book", "store", "samples", "peers": [{"slot", "location", "usd_per_h", "trainer_sps",
+      "stream_bps"}], "weights": [p, s, t], "options": [{"passes", "strategy", "split", "after", "codec", "streams",
+      "workers", "worker_kind", "cache", "sps": {"value", "low", "high"}, "bound": trainer|link|input, "training_s",
+      "usd_per_1m_samples": {"value", "low", "high"} or null, "parts_usd_per_1m_samples": {"vm", "data", "storage",
+      "offline"}, "usd", "one_off_usd", "break_even_passes" (null: never, or unknown), "verdict":
+      baseline|pays|does_not|no_difference|too_large|unknown, "score", "peer_cache_bytes", "unknown": [why]}], "best": [{"passes",
+      "strategy", "baseline", "saves": {"part", "usd_per_1m_samples"} or null, "costs": the same, "unknown_options",
+      "text"}], "assumptions": [{"code", "text"}]}; unknown is null, intervals are of 95 %.
+    """
+    from analysis.pipeline.plan import plan_pipeline
+    from analysis.pipeline.presto_score import Weights
+    from orchestrator.cli.render.pipeline_plan import COLUMNS, assumptions, best_text, row_cells
+    from orchestrator.errors import UsageError
+    from orchestrator.home import home_folder
+    from orchestrator.pipeline.find_profile import find_profile
+    from orchestrator.pipeline.plan_setting import check_pipeline, plan_setting
+    from orchestrator.pipeline.target import find_target
+
+    numbers = _passes(passes)
+    if sps_per_peer is not None and not 0 < sps_per_peer < math.inf:
+        raise typer.BadParameter(f"--sps-per-peer {sps_per_peer:g} is not above 0")
+    try:
+        weighted = Weights.parse(weights)
+    except ValueError as error:
+        raise typer.BadParameter(f"--weights: {error}") from error
+    spec = find_target(experiment, overrides or ()).spec
+    if spec is None:
+        raise UsageError(
+            f"{experiment} is a pipeline, and a plan needs an experiment's peers and store; name an experiment, and "
+            f"--pipeline {experiment}"
+        )
+    found, path = find_profile(profile, home_folder(), spec.name, pipeline, say)
+    if not any_profile:
+        check_pipeline(found, spec, pipeline)
+    setting = plan_setting(
+        spec,
+        found,
+        prices=prices,
+        rented=TARGETS[on.value].rents,
+        sps_per_peer=sps_per_peer,
+        samples=samples,
+        offline_here=offline is Offline.here,
+    )
+    try:
+        result = plan_pipeline(found, setting.setting, numbers, weighted)
+    except ValueError as error:
+        raise UsageError(f"{path}: {error}; profile again with `orch pipeline profile`") from error
+    assumed = assumptions(setting, found.generated, found.machine)
+    if output is Output.table:
+        typer.echo(
+            rows_text("options", [row_cells(row) for row in result.rows], COLUMNS, Format.table), nl=False
+        )
+        for best in result.best:
+            typer.echo(best_text(best, spec.data.cache_gb))
+        for line in assumed:
+            typer.echo(f"  {line['text']}")
+        return
+    document: dict[str, Any] = {
+        "schema_version": 1,
+        "experiment": spec.name,
+        "profile": {
+            "file": path,
+            "target": found.target,
+            "pipeline": found.pipeline,
+            "fingerprint": found.fingerprint,
+            "machine": found.machine,
+            "measured_at": found.measured_at,
+        },
+        "price_book": setting.setting.book.name,
+        "store": setting.setting.store,
+        "samples": setting.setting.samples,
+        "peers": [
+            {
+                "slot": peer.slot,
+                "location": peer.location,
+                "usd_per_h": peer.usd_per_h,
+                "trainer_sps": peer.trainer_sps,
+                "stream_bps": peer.stream_bps,
+            }
+            for peer in setting.setting.peers
+        ],
+        "weights": [weighted.offline, weighted.stored, weighted.delivered],
+        "options": [row.to_json() for row in result.rows],
+        "best": [{**best.to_json(), "text": best_text(best, spec.data.cache_gb)} for best in result.best],
+        "assumptions": assumed,
+    }
+    typer.echo(as_json(document), nl=False)
+
+
+def _passes(text: str) -> list[int]:
+    """Parse "1,30"; each number once, in its order."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdigit() and 1 <= int(part) <= _MOST_PASSES for part in parts):
+        raise typer.BadParameter(
+            f"--passes '{text[:80]}' is not a list of whole numbers from 1 to {_MOST_PASSES:,}, such as 1,30"
+        )
+    return list(dict.fromkeys(map(int, parts)))
