@@ -330,7 +330,9 @@ class InputBatchRecord:
     wait_s: float | None  # for which the training waited
     delay_s: float | None  # for which ready batches waited for the training
     out_of_order: int | None  # arrived while one with a lower number was outstanding
-    dropped: int | None  # events; 0: none until the end of the epoch; None: some, of unknown epochs (see InputTraceRecord)
+    dropped: (
+        int | None
+    )  # events; 0: none until the end of the epoch; None: some, of unknown epochs (see InputTraceRecord)
 
 
 @dataclass(frozen=True, slots=True)

@@ -240,7 +240,11 @@ FRAMES: dict[str, tuple[Column, ...]] = {
     "input": (
         Column("vm", _TEXT, "name of the VM"),
         Column("slot", _TEXT, "its slot"),
-        Column("epoch", _MAYBE_WHOLE, "Hivemind epoch in which it began; <NA>: before the first, or after the last"),
+        Column(
+            "epoch",
+            _MAYBE_WHOLE,
+            "Hivemind epoch in which it began; <NA>: before the first, or after the last",
+        ),
         Column("kind", _TEXT, "op: of n samples; batch: of n batches that the training received"),
         Column("op", _TEXT, "the operation; of batches: fetch, collate, wait, delay"),
         Column("n", _WHOLE, "samples or batches"),

@@ -107,7 +107,9 @@ class _Sums:
         ops = records[records["code"] == Code.OP]
         starts_ns = ops["start"] + self.offset_ns
         epochs = self.epochs.at(starts_ns)
-        keys, places = np.unique(np.stack([ops["name"].astype(np.int64), epochs]), axis=1, return_inverse=True)
+        keys, places = np.unique(
+            np.stack([ops["name"].astype(np.int64), epochs]), axis=1, return_inverse=True
+        )
         places = places.reshape(-1)
         for index, (name, epoch) in enumerate(keys.T.tolist()):
             mine = places == index
@@ -142,7 +144,9 @@ def sums_of(files: Sequence[Path], vm: str, epochs: Iterable[EpochRecord]) -> Vm
         try:
             size = file.stat().st_size
             if size > LARGEST_BYTES:
-                raise TraceFileError(f"{file}: a trace file has at most {LARGEST_BYTES} bytes, this one {size}")
+                raise TraceFileError(
+                    f"{file}: a trace file has at most {LARGEST_BYTES} bytes, this one {size}"
+                )
             if size > left:
                 raise TraceFileError(f"{file}: the trace of {vm} has more than {MOST_BYTES} bytes")
             left -= size
@@ -203,7 +207,6 @@ def _records(data: bytes, file: Path) -> tuple[_Records, list[str]]:
     if bad.any():
         raise TraceFileError(f"{file}: record {int(np.flatnonzero(bad)[0])} is damaged")
     return records, names
-
 
 
 def _op_record(vm: str, name: str, epoch: int, found: _OpSum) -> InputOpRecord:

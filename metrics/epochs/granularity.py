@@ -50,7 +50,9 @@ def granularity_stall_free(epochs: Iterable[SwarmEpoch]) -> Estimate | None:
     """
     chosen = [e for e in measured(epochs) if e.peers]
     peers = [[(p.stall_free_calc_s, p.comm_s) for p in e.peers] for e in chosen]
-    if not any(comm_s for e in peers for _, comm_s in e) or any(calc_s is None for e in peers for calc_s, _ in e):
+    if not any(comm_s for e in peers for _, comm_s in e) or any(
+        calc_s is None for e in peers for calc_s, _ in e
+    ):
         return None
     calc = [math.fsum(calc_s or 0.0 for calc_s, _ in e) / len(e) for e in peers]
     return ratio_interval(calc, [_mean_comm_s(e) for e in chosen])

@@ -31,7 +31,7 @@ def store_input_sums(store: RunStore, folders: Mapping[str, Path]) -> list[str]:
                 silent += [vm] if vm in epochs else []
                 continue
             found = sums_of(files, vm, epochs.get(vm, ()))
-        except Exception as error:  # a VM wrote these files: they may contain anything
+        except Exception as error:  # noqa: BLE001 - logged; a VM wrote these files, and the run is still closed
             _log.exception("the trace of %s", vm)
             warnings.append(f"The input trace of {vm} cannot be read and is skipped: {error!r}"[:500])
             continue
