@@ -154,7 +154,7 @@ _FIGURES = (
     ),
     Figure("granularity_of_means", "granularity", of_epochs=granularity_of_means),  # calc_s / comm_s: the headline
     Figure(
-        "granularity_stall_free", "granularity without stalls", if_known=True,
+        "granularity_stall_free", "granularity without stalls", short="stall-free", if_known=True,
         epoch_meaning="(calc_s - load_s) / comm_s of a peer, mean over the peers: without waiting for data",
         of_epochs=granularity_stall_free, of_epoch=epoch_granularity_stall_free,
     ),

@@ -106,17 +106,15 @@ class _Sums:
             self.full_ns = min(self.full_ns, last + self.offset_ns)
         ops = records[records["code"] == Code.OP]
         starts_ns = ops["start"] + self.offset_ns
-        epochs = self.epochs.at(starts_ns)
-        keys, places = np.unique(
-            np.stack([ops["name"].astype(np.int64), epochs]), axis=1, return_inverse=True
-        )
-        places = places.reshape(-1)
-        for index, (name, epoch) in enumerate(keys.T.tolist()):
-            mine = places == index
+        pairs = np.stack([self.epochs.at(starts_ns), ops["name"].astype(np.int64)])
+        order = np.lexsort(pairs)
+        begins = np.flatnonzero(np.diff(pairs[:, order], axis=1, prepend=-1).any(axis=0))
+        for mine in np.split(order, begins[1:]) if len(order) else ():
+            epoch, name = (int(value) for value in pairs[:, mine[0]])
             first_ns = int(starts_ns[mine].min())
             found = self.ops.setdefault((names[name], epoch), _OpSum(first_ns))
             found.first_ns = min(found.first_ns, first_ns)
-            found.n += int(mine.sum())
+            found.n += len(mine)
             found.wall_ns += float(ops["wall"][mine].sum(dtype=np.float64))
             cpus, sizes = ops["cpu"][mine], ops["size"][mine]
             known_cpu = found.cpu_ns is not None and not (cpus == NO_CPU).any()
