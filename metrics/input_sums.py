@@ -29,7 +29,7 @@ class OpInput:
 
 @dataclass(frozen=True, slots=True)
 class BatchInput:
-    """Sums over the batches that the training received: of an epoch, or of a VM.
+    """Sums over the batches that the training used: of an epoch, or of a VM.
 
     `complete`: whether no event was dropped, so that these are all batches.
     """
@@ -47,7 +47,7 @@ class BatchInput:
 
 @dataclass(frozen=True, slots=True)
 class RunInput:
-    """Sums of a run's traces. Epoch None: received in none of the VM's epochs."""
+    """Sums of a run's traces. Epoch None: in none of the VM's recorded epochs."""
 
     ops: tuple[OpInput, ...]  # in the order in which a sample passes them
     epochs: tuple[tuple[int | None, BatchInput], ...]

@@ -298,7 +298,7 @@ class CoverageRecord:
 
 
 NO_EPOCH = 0
-"""`epoch` of input sums that began in none of their VM's recorded epochs: prefetched before the first or after the last."""
+"""`epoch` of input sums that are in none of their VM's recorded epochs: of samples read before the first or after the last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,7 +316,7 @@ class InputOpRecord:
 
 @dataclass(frozen=True, slots=True)
 class InputBatchRecord:
-    """Sums over the traced batches that the training received in one epoch of a VM (`data.trace`), as measured.
+    """Sums over the traced batches that the training used in one epoch of a VM (`data.trace`), as measured.
 
     A sum is None if a part of it is unknown.
     """

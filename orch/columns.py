@@ -243,9 +243,9 @@ FRAMES: dict[str, tuple[Column, ...]] = {
         Column(
             "epoch",
             _MAYBE_WHOLE,
-            "Hivemind epoch in which it began; <NA>: before the first, or after the last",
+            "Hivemind epoch in which it began, of batches in which they were used; <NA>: in none",
         ),
-        Column("kind", _TEXT, "op: of n samples; batch: of n batches that the training received"),
+        Column("kind", _TEXT, "op: of n samples; batch: of n batches that the training used"),
         Column("op", _TEXT, "the operation; of batches: fetch, collate, wait, delay"),
         Column("n", _WHOLE, "samples or batches"),
         Column("wall_s", _NUMBER, "sum of their wall time"),

@@ -131,8 +131,9 @@ def trace_files(folder: Path) -> list[Path]:
 def sums_of(files: Sequence[Path], vm: str, epochs: Iterable[EpochRecord]) -> VmInput:
     """Add up the trace of one VM, whatever name its files contain. `epochs`: the VM's own.
 
-    Events belong to the epoch in which they began, batches to the one in which the training received them. Files that are
-    damaged are left out, of cut ones the whole records count; both are named in `problems`.
+    Operations belong to the epoch in which they began, batches to the one in which the training used them: by the middle of
+    their use, because epochs are on the swarm's clock, which differs from the VM's by milliseconds. Files that are damaged
+    are left out, of cut ones the whole records count; both are named in `problems`.
     """
     problems = list[str]()
     damaged = 0
@@ -213,7 +214,11 @@ def _op_record(vm: str, name: str, epoch: int, found: _OpSum) -> InputOpRecord:
 
 
 def _batch_records(vm: str, batches: Sequence[BatchRecord], sums: _Sums) -> Iterator[InputBatchRecord]:
-    received = [(batch, at_ns) for batch in batches if (at_ns := batch.consumed_start_ns) is not None]
+    received = [
+        (batch, at_ns + (batch.consumed_ns or 0) // 2)
+        for batch in batches
+        if (at_ns := batch.consumed_start_ns) is not None
+    ]
     numbers = sums.epochs.at(np.array([at_ns for _, at_ns in received], np.int64)).tolist()
     late = out_of_order_batches(batches)
     by_epoch: dict[int, list[BatchRecord]] = {}

@@ -41,7 +41,7 @@ def input_sections(run: RunNumbers, files: FigureFolder) -> list[Section]:
                 "input_waiting",
                 "Input: waits, delays and stalls",
                 "Wait: the training asks for a batch until it gets it. Delay: a batch is ready until the training gets it. "
-                "Stall: the load seconds of the steps. As measured; batches count in the epoch in which the training got "
+                "Stall: the load seconds of the steps. As measured; batches count in the epoch in which the training used "
                 f"them.{_incomplete(found)}",
                 epochs,
                 figures.waiting(epochs),

@@ -36,7 +36,9 @@ EPOCHS = (epoch(1, 1, 2), epoch(2, 2, 4))
 def buffer(folder: Path, name: str, records: int = 100) -> TraceBuffer:
     folder.mkdir(exist_ok=True)
     tid = len(list(folder.iterdir())) + 1
-    return TraceBuffer(folder / f"{name}.trace", Header("another", 7, tid, name, 0, REAL_S * 1000 * MS, records))
+    return TraceBuffer(
+        folder / f"{name}.trace", Header("another", 7, tid, name, 0, REAL_S * 1000 * MS, records)
+    )
 
 
 def op(to: TraceBuffer, name: str, at_ms: int, wall_ms: int, cpu_ms: int | None = 1, size: int = 10) -> None:
@@ -75,7 +77,7 @@ def test_operations_are_added_up_by_the_epoch_in_which_they_began(tmp_path: Path
     )
 
 
-def test_batches_are_added_up_by_the_epoch_in_which_the_training_received_them(tmp_path: Path):
+def test_batches_are_added_up_by_the_epoch_in_which_the_training_used_them(tmp_path: Path):
     worker, consumer = buffer(tmp_path, "worker"), buffer(tmp_path, "consumer")
     batch(worker, consumer, 0, 1000, arrived_ms=1026, wait_ms=2)
     batch(worker, consumer, 1, 1100, arrived_ms=1131, wait_ms=1)
@@ -87,6 +89,15 @@ def test_batches_are_added_up_by_the_epoch_in_which_the_training_received_them(t
         InputBatchRecord("eu-0", 1, 2, 16, 0.040, 0.010, 0.003, pytest.approx(0.013), 0, 0),
         InputBatchRecord("eu-0", 2, 1, 8, 0.020, 0.005, 0.010, pytest.approx(0.015), 1, 0),
     )
+
+
+def test_a_batch_received_just_before_its_epoch_counts_by_its_use(tmp_path: Path):
+    """Clocks of the VM and of the swarm differ by 5 ms."""
+    worker, consumer = buffer(tmp_path, "worker"), buffer(tmp_path, "consumer")
+    batch(worker, consumer, 0, 1963, arrived_ms=1988, wait_ms=2)
+    consumer.event(Code.CONSUMED, 1995 * MS, 100 * MS, batch=0)
+    (found,) = sums_of(trace_files(tmp_path), "eu-0", EPOCHS).batches
+    assert found.epoch == 2
 
 
 def test_a_sum_with_an_unknown_part_is_unknown(tmp_path: Path):
