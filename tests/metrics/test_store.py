@@ -185,12 +185,14 @@ def test_a_column_that_an_older_file_lacks_is_unknown(path):
         for table, column in (("egress", "model_bytes"), ("joins", "donor"), ("joins", "resumed")):
             raw.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
         raw.execute("DROP TABLE utilisation")
-        raw.execute("DROP TABLE coverage")
+        for table in ("coverage", "input_ops", "input_batches", "input_traces"):
+            raw.execute(f"DROP TABLE {table}")
         raw.execute("PRAGMA user_version = 3")
     raw.close()
     with RunStore.open_reader(path) as store:
         assert store.records("egress") == [sent]
-        assert (store.records("utilisation"), store.records("coverage")) == ([], [])
+        for table in ("utilisation", "coverage", "input_ops", "input_batches", "input_traces"):
+            assert store.records(table) == []
         assert store.columns("egress", ["model_bytes", "bytes"]) == {"bytes": [1000], "model_bytes": [None]}
         assert store.columns("egress", ["model_bytes"]) == {"model_bytes": [None]}
     with RunStore.open_writer(path) as store:  # and an open for writing brings it up
