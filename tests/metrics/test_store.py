@@ -12,6 +12,9 @@ from metrics.records import (
     EgressRecord,
     EpochRecord,
     EventRecord,
+    InputBatchRecord,
+    InputOpRecord,
+    InputTraceRecord,
     ProgressRecord,
     UtilisationRecord,
     VmRecord,
@@ -199,6 +202,13 @@ def test_a_column_that_an_older_file_lacks_is_unknown(path):
         store.append("egress", [replace(sent, epoch=2, model_bytes=900)])
         assert store.append("utilisation", [UtilisationRecord("r-a-0", 1.0, 10.0, 10, "vm", 4)]) == 1
         assert [row.model_bytes for row in store.records("egress")] == [None, 900]
+        for table, row in (
+            ("input_ops", InputOpRecord("r-a-0", 1, "decode", 9, 0.5, None, None)),
+            ("input_batches", InputBatchRecord("r-a-0", 1, 9, None, 0.5, None, 0.0, None, None, 0)),
+            ("input_traces", InputTraceRecord("r-a-0", 2, 0, 0)),
+        ):
+            assert store.append(table, [row, row]) == 1
+            assert store.records(table) == [row]
 
 
 def test_a_commit_is_on_the_disk_when_it_returns(tmp_path):
