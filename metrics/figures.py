@@ -17,9 +17,11 @@ from metrics.epochs.granularity import (
     calculation,
     communication,
     epoch_granularity,
+    epoch_granularity_stall_free,
     granularity,
     granularity_of_means,
     granularity_phase_timed,
+    granularity_stall_free,
     overlapped,
 )
 from metrics.epochs.throughput import (
@@ -152,6 +154,11 @@ _FIGURES = (
     ),
     Figure("granularity_of_means", "granularity", of_epochs=granularity_of_means),  # calc_s / comm_s: the headline
     Figure(
+        "granularity_stall_free", "granularity without stalls", short="stall-free", if_known=True,
+        epoch_meaning="(calc_s - load_s) / comm_s of a peer, mean over the peers: without waiting for data",
+        of_epochs=granularity_stall_free, of_epoch=epoch_granularity_stall_free,
+    ),
+    Figure(
         "granularity_phase_timed", "granularity", title="granularity, phase-timed", paper_column="granularity_paper",
         meaning="the paper's rule: phase timers / synchronising step",
         of_epochs=granularity_phase_timed,
@@ -216,13 +223,13 @@ FIGURES = {figure.key: figure for figure in _FIGURES}
 
 SUMMARY = tuple(figure.key for figure in _FIGURES if figure.of_epochs)
 """Keys of the run summary (`orch report -o json`) that have an interval."""
-HEADLINES = ("sps", "granularity_of_means", "calc_s", "comm_s", "overlapped_s")
+HEADLINES = ("sps", "granularity_of_means", "granularity_stall_free", "calc_s", "comm_s", "overlapped_s")
 """Figures shown first: the report's cards, the notebook table, the last lines of `orch launch`.
 
 Granularity is here the ratio of the two figures after it. `granularity`, the mean of the epochs' ratios, is what replays and
 comparisons with the paper print; they differ if some epochs had hardly any communication.
 """
-EPOCH = ("calc_s", "comm_s", "overlapped_s", "epoch_s", "sps", "granularity")
+EPOCH = ("calc_s", "comm_s", "overlapped_s", "epoch_s", "sps", "granularity", "granularity_stall_free")
 """Columns of a table of epochs."""
 REPLAY = (
     "sps_epoch_mean", "sps", "n_epochs", "sps_low", "sps_high", "granularity_phase_timed", "granularity", "calc_s", "comm_s",

@@ -19,6 +19,7 @@ __all__ = [
     "COVERAGE_END",
     "COVERAGE_SIZE",
     "COVERAGE_USED",
+    "NO_EPOCH",
     "OUT_OF_SYNC",
     "PHASES",
     "SWARM_LOST",
@@ -28,6 +29,9 @@ __all__ = [
     "EpochRecord",
     "EventRecord",
     "IngressRecord",
+    "InputBatchRecord",
+    "InputOpRecord",
+    "InputTraceRecord",
     "JoinRecord",
     "ProgressRecord",
     "StepRecord",
@@ -293,6 +297,54 @@ class CoverageRecord:
     end: int
 
 
+NO_EPOCH = 0
+"""`epoch` of input sums that are in none of their VM's recorded epochs: of samples read before the first or after the last."""
+
+
+@dataclass(frozen=True, slots=True)
+class InputOpRecord:
+    """Sums over the traced operations `op` that began in one epoch of a VM (`data.trace: ops`), as measured."""
+
+    vm: str
+    epoch: int  # NO_EPOCH: in none
+    op: str
+    n: int  # samples
+    wall_s: float
+    cpu_s: float | None  # of the threads; None: unknown for a sample
+    bytes_out: int | None  # of the samples after the operation; None: unknown for a sample
+
+
+@dataclass(frozen=True, slots=True)
+class InputBatchRecord:
+    """Sums over the traced batches that the training used in one epoch of a VM (`data.trace`), as measured.
+
+    A sum is None if a part of it is unknown.
+    """
+
+    vm: str
+    epoch: int  # NO_EPOCH: in none
+    n: int
+    samples: int | None
+    fetch_s: float | None  # operations included
+    collate_s: float | None
+    wait_s: float | None  # for which the training waited
+    delay_s: float | None  # for which ready batches waited for the training
+    out_of_order: int | None  # arrived while one with a lower number was outstanding
+    dropped: (
+        int | None
+    )  # events; 0: none until the end of the epoch; None: some, of unknown epochs (see InputTraceRecord)
+
+
+@dataclass(frozen=True, slots=True)
+class InputTraceRecord:
+    """Files of a VM's trace from which its sums were computed."""
+
+    vm: str
+    files: int
+    damaged: int  # of them damaged or cut, and so read in part or not at all
+    dropped: int  # events that full buffers did not hold
+
+
 TABLES = {
     "events": EventRecord,
     "vms": VmRecord,
@@ -305,4 +357,7 @@ TABLES = {
     "joins": JoinRecord,
     "utilisation": UtilisationRecord,
     "coverage": CoverageRecord,
+    "input_ops": InputOpRecord,
+    "input_batches": InputBatchRecord,
+    "input_traces": InputTraceRecord,
 }

@@ -24,6 +24,7 @@ from metrics.epochs.throughput import SwarmEpoch, swarm_epochs, throughput_epoch
 from metrics.events.checkpoints import Checkpoints, checkpoints_of
 from metrics.events.evaluation import Evaluation, evaluations_of, of_kept_epochs
 from metrics.events.joins import Join, Price, join_costs
+from metrics.input_sums import RunInput, run_input
 from metrics.learning_curve import LearningCurve, Spending, Target, learning_curve
 from metrics.logged_rates import LoggedRate, paper_throughput
 from metrics.records import (
@@ -33,6 +34,9 @@ from metrics.records import (
     EpochRecord,
     EventRecord,
     IngressRecord,
+    InputBatchRecord,
+    InputOpRecord,
+    InputTraceRecord,
     ProgressRecord,
     SwarmEpochRecord,
     UtilisationRecord,
@@ -90,6 +94,10 @@ class RunNumbers:
     discarded_epochs: int  # the epochs of lost_work
     utilisation: tuple[UtilisationRecord, ...]  # by VM and time
     coverage_rows: tuple[CoverageRecord, ...]
+    # Sums of the input traces, as measured; empty without `data.trace`, and in runs of before them.
+    input_ops: tuple[InputOpRecord, ...]
+    input_batches: tuple[InputBatchRecord, ...]
+    input_traces: tuple[InputTraceRecord, ...]
     discarded_by_vm: Mapping[str, int]  # the same, per VM that took part in them
     checkpoints: Checkpoints
     lost_s: tuple[float, ...]  # unix: when every peer that trained was lost, from the journal
@@ -188,6 +196,9 @@ class RunNumbers:
             checkpoints=stored,
             utilisation=tuple(sorted(store.records("utilisation"), key=lambda r: (r.vm, r.began_s))),
             coverage_rows=tuple(store.records("coverage")),
+            input_ops=tuple(store.records("input_ops")),
+            input_batches=tuple(store.records("input_batches")),
+            input_traces=tuple(store.records("input_traces")),
             lost_s=tuple(event.at_s for event in events if event.kind == SWARM_LOST),
             logged_rates=_logged_rates(meta.logs.epoch_rates, watched),
             spending=Spending(
@@ -216,6 +227,12 @@ class RunNumbers:
         trained = {peer.vm for epoch in self.raw for peer in epoch.peers if peer.samples > 0}
         trained |= set(self.spending.trained_s)
         return coverage_of(self.coverage_rows, self.meta.training_shards, self.vms, trained)
+
+    @cached_property
+    def input(self) -> RunInput | None:
+        """Where the time of the input went, raw. None: the run has no trace (`data.trace`)."""
+        loads_s = {(p.vm, e.epoch): p.load_s for e in self.raw for p in e.peers}
+        return run_input(self.input_ops, self.input_batches, self.input_traces, loads_s)
 
     @property
     def target(self) -> Target | None:

@@ -108,6 +108,7 @@ def summarise(store: Records | RunNumbers) -> dict[str, Any]:
         "heldout_given": heldout_given(meta.document),
         "bad_samples": None if left_out is None else left_out.to_json(),
         "coverage": None if run.coverage is None else run.coverage.to_json(),
+        "input": None if run.input is None else run.input.to_json(run.slot),
         "published": compare(
             meta.published, run.study, run.matrix, [row.vm for row in run.vms], run.epoch_mean()
         ),

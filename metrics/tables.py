@@ -236,6 +236,27 @@ def utilisation(store: Records | RunNumbers) -> list[dict[str, Any]]:
     ]
 
 
+def input_sums(store: Records | RunNumbers) -> list[dict[str, Any]]:
+    """Return one row per VM, epoch and operation or part of a batch, as measured. Empty: the run has no trace.
+
+    Columns: vm, slot, epoch (None: began in no recorded epoch of the VM), kind ("op": n samples; "batch": n batches), op
+    (of batches: fetch, collate, wait, delay), n, wall_s, cpu_s, bytes_out. None: unknown.
+    """
+    run = _run(store)
+    rows = [
+        {"vm": r.vm, "slot": run.slot(r.vm), "epoch": r.epoch or None, "kind": "op", "op": r.op, "n": r.n,
+         "wall_s": r.wall_s, "cpu_s": r.cpu_s, "bytes_out": r.bytes_out}
+        for r in run.input_ops
+    ]  # fmt: skip
+    rows += [
+        {"vm": r.vm, "slot": run.slot(r.vm), "epoch": r.epoch or None, "kind": "batch", "op": part, "n": r.n,
+         "wall_s": getattr(r, f"{part}_s"), "cpu_s": None, "bytes_out": None}
+        for r in run.input_batches
+        for part in ("fetch", "collate", "wait", "delay")
+    ]  # fmt: skip
+    return sorted(rows, key=lambda row: (row["vm"], row["epoch"] or 0))
+
+
 def coverage(store: Records | RunNumbers) -> list[dict[str, Any]]:
     """Return one row per pass over the training data (see `metrics.coverage.PassCoverage`), as measured.
 

@@ -15,12 +15,13 @@ def sentences() -> Generator[None, None, None]:
     """Convert exceptions for bad input to OrchError; internal errors pass unchanged."""
     from analysis.importers.base import ImportFailed
     from cloud.prices.rows import PriceBookError
+    from experiments.pipeline.trace_format import TraceFileError
     from metrics.store.database import StoreError
     from orchestrator.errors import UsageError
 
     try:
         yield
-    except (StoreError, UsageError, PriceBookError, ImportFailed) as error:
+    except (StoreError, UsageError, PriceBookError, ImportFailed, TraceFileError) as error:
         raise OrchError(str(error)) from error
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""

@@ -162,6 +162,29 @@ class Run:
 
         return frame("utilisation", utilisation(self.numbers()))
 
+    def input(self) -> pd.DataFrame:
+        """One row per VM, epoch and operation of the input: sums of the trace, as measured. Needs `data.trace`.
+
+        Made when the run ends.
+        """
+        from metrics.tables import input_sums
+        from orch.frames import frame
+
+        if not self.numbers().input_traces:
+            raise OrchError(f"{self.run_id} has no input sums: {self._trace_advice('batches or ops')}")
+        return frame("input", input_sums(self.numbers()))
+
+    def batches(self) -> pd.DataFrame:
+        """One row per batch of the merged trace, as measured. Needs `data.trace` and the files in the run's folder."""
+        return self._of_trace("batches")
+
+    def ops(self) -> pd.DataFrame:
+        """One row per operation and sample of the merged trace, as measured. Needs `data.trace: ops` and the files."""
+        found = self._of_trace("ops")
+        if found.empty:
+            raise OrchError(f"{self.run_id} has no traced operations: {self._trace_advice('ops')}")
+        return found
+
     def report(self) -> Path:
         """Build the run's report in its folder and return the path of `report.html`."""
         from analysis.report.build import build
@@ -182,6 +205,24 @@ class Run:
 
         with self._reading() as store:
             return frame_of_columns(name, store.columns(name))
+
+    def _of_trace(self, table: str) -> pd.DataFrame:
+        from analysis.pipeline.merge import read_whole_files
+        from analysis.pipeline.tables import tables
+        from orch.frames import frame_of_columns
+
+        with self._sentences():
+            trace = read_whole_files(self.folder / "vms")
+        if trace is None:
+            raise OrchError(
+                f"{self.run_id} has no trace files in {self.folder / 'vms'}: {self._trace_advice('batches or ops')}"
+            )
+        return frame_of_columns(table, tables(trace)[table].to_pydict())
+
+    def _trace_advice(self, value: str) -> str:
+        if self.numbers().meta.status == _RUNNING:
+            return "it has not ended; read it again then"
+        return f"set data.trace: {value} in the experiment and run it again (docs/trace.md)"
 
     @contextmanager
     def _reading(self) -> Generator[RunStore, None, None]:

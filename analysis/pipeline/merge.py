@@ -37,6 +37,17 @@ def read_trace(folder: Path) -> Trace:
     return merge(threads)
 
 
+def read_whole_files(folder: Path) -> Trace | None:
+    """Read the trace files below a folder that are not damaged. None if there is none. Raises TraceFileError."""
+    threads = list[ThreadTrace]()
+    for file in sorted(folder.rglob(f"*{SUFFIX}")):
+        try:
+            threads.append(read_thread(file.read_bytes(), str(file)))
+        except (TraceFileError, OSError):
+            continue
+    return merge(threads) if threads else None
+
+
 def merge(threads: Iterable[ThreadTrace]) -> Trace:
     """Merge what the threads recorded.
 

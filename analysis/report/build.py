@@ -15,6 +15,7 @@ from analysis.charts import run as figures
 from analysis.charts.style import figure_style
 from analysis.report import content
 from analysis.report.files import FigureFolder
+from analysis.report.input_sections import input_sections
 from analysis.report.page import Section, render, table
 from cloud.targets import target_of
 from metrics import tables
@@ -126,7 +127,8 @@ def _page(
                 "epochs",
                 "Calculation and communication",
                 "Mean over the peers of each hivemind epoch, at full scale. Granularity is calculation time / communication "
-                f"time.{content.more_peers_note(summary)}{content.samples_note(epochs, summary['target_batch_size'])}",
+                f"time; without stalls, it is that without the time in which steps waited for data."
+                f"{content.more_peers_note(summary)}{content.samples_note(epochs, summary['target_batch_size'])}",
                 epochs,
                 figures.calc_comm(epochs),
                 table(content.epoch_table(epochs), "Hivemind epochs", text=["remarks"]),
@@ -172,6 +174,7 @@ def _page(
                 + "</details>",
             )
         )
+    sections += input_sections(run, files)
     if (covered := run.coverage) is not None:
         rows = tables.coverage(run)
         files.table("coverage", rows)

@@ -446,6 +446,7 @@ def epoch_table(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
                 "comm s": number(row["comm_s"]),
                 "samples/s": number(row["sps"]),
                 "granularity": number(row["granularity"]),
+                "without stalls": number(row["granularity_stall_free"]),
                 "loss": number(row["loss"]),
                 "remarks": "; ".join(r for r in remarks if r),
             }

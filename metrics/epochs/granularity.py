@@ -3,7 +3,8 @@
 Granularity is calculation time / communication time (Erben et al. 2023, eq. 1), both by wall clock. This also holds if
 they overlap (`swarm.overlap`); their sum is then longer than the epoch. There are two means: of the epochs' ratios
 (`granularity`), which one epoch with hardly any communication can double, and the ratio of the mean seconds
-(`granularity_of_means`), which is shown beside those seconds.
+(`granularity_of_means`), which is shown beside those seconds. Both include the stall, the `load` seconds in which a step
+waited for data; `granularity_stall_free` is (calc_s - load_s) / comm_s.
 """
 
 from __future__ import annotations
@@ -33,6 +34,28 @@ def granularity_of_means(epochs: Iterable[SwarmEpoch]) -> Estimate | None:
     """
     calc_s, comm_s = _mean_seconds(epochs)
     return ratio_interval(calc_s, comm_s) if any(comm_s) else None
+
+
+def epoch_granularity_stall_free(epoch: SwarmEpoch) -> float | None:
+    """Return the mean over the peers of (calc - load) / comm. None if unknown, or if no peer communicated."""
+    peers = [(calc_s, p.comm_s) for p in epoch.peers if p.comm_s > 0 for calc_s in (p.stall_free_calc_s,)]
+    values = [calc_s / comm_s for calc_s, comm_s in peers if calc_s is not None]
+    return math.fsum(values) / len(values) if values and len(values) == len(peers) else None
+
+
+def granularity_stall_free(epochs: Iterable[SwarmEpoch]) -> Estimate | None:
+    """Return mean (calculation - load) / mean communication of the measured epochs: `granularity_of_means` without stalls.
+
+    None if that is, and if the load seconds of a peer are unknown.
+    """
+    chosen = [e for e in measured(epochs) if e.peers]
+    peers = [[(p.stall_free_calc_s, p.comm_s) for p in e.peers] for e in chosen]
+    if not any(comm_s for e in peers for _, comm_s in e) or any(
+        calc_s is None for e in peers for calc_s, _ in e
+    ):
+        return None
+    calc = [math.fsum(calc_s or 0.0 for calc_s, _ in e) / len(e) for e in peers]
+    return ratio_interval(calc, [_mean_comm_s(e) for e in chosen])
 
 
 def granularity_of_means_values(epochs: Iterable[SwarmEpoch]) -> list[float]:

@@ -43,6 +43,11 @@ class PeerEpoch:
         """Calculation / communication. None without communication."""
         return self.calc_s / self.comm_s if self.comm_s > 0 else None
 
+    @property
+    def stall_free_calc_s(self) -> float | None:
+        """Calculation without the stall, `load_s`. None if the log has no such seconds: a timed load never takes 0 s."""
+        return self.calc_s - self.load_s if self.load_s > 0 else None
+
 
 @dataclass(frozen=True, slots=True)
 class SwarmEpoch:

@@ -25,9 +25,20 @@ KEYS: dict[str, tuple[str, ...]] = {
     "joins": ("vm",),
     "utilisation": ("vm", "began_s"),
     "coverage": ("vm", "number"),
+    "input_ops": ("vm", "epoch", "op"),
+    "input_batches": ("vm", "epoch"),
+    "input_traces": ("vm",),
 }
 # Schema version that introduced a table, if not the first. In older files the table reads as empty.
-SINCE = {"swarm_epochs": 2, "joins": 3, "utilisation": 6, "coverage": 7}
+SINCE = {
+    "swarm_epochs": 2,
+    "joins": 3,
+    "utilisation": 6,
+    "coverage": 7,
+    "input_ops": 8,
+    "input_batches": 8,
+    "input_traces": 8,
+}
 # The same for columns. In older files the column reads as None.
 _COLUMN_SINCE = {("egress", "model_bytes"): 4, ("joins", "donor"): 5, ("joins", "resumed"): 5}
 # Tables in which a duplicate key is an error: a duplicate journal entry is a bug.
@@ -103,6 +114,12 @@ def _migrate_7(connection: sqlite3.Connection) -> None:
     connection.execute(_create_sql("coverage", 7))
 
 
+def _migrate_8(connection: sqlite3.Connection) -> None:
+    """Add the sums of input traces."""
+    for table in ("input_ops", "input_batches", "input_traces"):
+        connection.execute(_create_sql(table, 8))
+
+
 # Append only: migration n converts schema n - 1 to schema n.
 MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (
     _migrate_1,
@@ -112,6 +129,7 @@ MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (
     _migrate_5,
     _migrate_6,
     _migrate_7,
+    _migrate_8,
 )
 SCHEMA_VERSION = len(MIGRATIONS)
 

@@ -26,6 +26,7 @@ from metrics.records import CoverageRecord, EgressRecord, StepRecord, Utilisatio
 from metrics.store.database import RunStore
 from metrics.store.meta import RunMeta
 from orchestrator.controller.calls import Call, Calls
+from orchestrator.controller.input_sums import store_input_sums
 from orchestrator.controller.utilisation import is_plausible
 from orchestrator.launch.keys import forget_keys
 
@@ -55,6 +56,7 @@ def close_run(
     controller (or `orch down`) closes it.
     """
     warnings: list[str] = []
+    folders: dict[str, Path] = {}
     shards = int(store.meta("training_shards") or 0)
     for vm in vms:
         try:
@@ -62,6 +64,7 @@ def close_run(
         except ProviderError as error:
             warnings.append(f"the logs of {vm.vm} could not be collected: {error}")
             continue
+        folders[vm.vm] = collected
         # One broken file does not affect the others.
         for table, read in (
             ("egress", read_egress),
@@ -79,6 +82,7 @@ def close_run(
                 warnings.append(f"{table}.csv of {vm.vm} cannot be read and is skipped: {error}")
     switch = _read_json(folder / "cloud" / "switch.json")
     close_provider(store, calls)
+    warnings += store_input_sums(store, folders)
     kept = _read_json(folder / "cloud" / "store" / "kept.json") or {}
     warnings += [
         f"a checkpoint was not copied to {folder}: {problem}" for problem in kept.get("problems", ())

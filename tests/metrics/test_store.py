@@ -12,6 +12,9 @@ from metrics.records import (
     EgressRecord,
     EpochRecord,
     EventRecord,
+    InputBatchRecord,
+    InputOpRecord,
+    InputTraceRecord,
     ProgressRecord,
     UtilisationRecord,
     VmRecord,
@@ -185,18 +188,27 @@ def test_a_column_that_an_older_file_lacks_is_unknown(path):
         for table, column in (("egress", "model_bytes"), ("joins", "donor"), ("joins", "resumed")):
             raw.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
         raw.execute("DROP TABLE utilisation")
-        raw.execute("DROP TABLE coverage")
+        for table in ("coverage", "input_ops", "input_batches", "input_traces"):
+            raw.execute(f"DROP TABLE {table}")
         raw.execute("PRAGMA user_version = 3")
     raw.close()
     with RunStore.open_reader(path) as store:
         assert store.records("egress") == [sent]
-        assert (store.records("utilisation"), store.records("coverage")) == ([], [])
+        for table in ("utilisation", "coverage", "input_ops", "input_batches", "input_traces"):
+            assert store.records(table) == []
         assert store.columns("egress", ["model_bytes", "bytes"]) == {"bytes": [1000], "model_bytes": [None]}
         assert store.columns("egress", ["model_bytes"]) == {"model_bytes": [None]}
     with RunStore.open_writer(path) as store:  # and an open for writing brings it up
         store.append("egress", [replace(sent, epoch=2, model_bytes=900)])
         assert store.append("utilisation", [UtilisationRecord("r-a-0", 1.0, 10.0, 10, "vm", 4)]) == 1
         assert [row.model_bytes for row in store.records("egress")] == [None, 900]
+        for table, row in (
+            ("input_ops", InputOpRecord("r-a-0", 1, "decode", 9, 0.5, None, None)),
+            ("input_batches", InputBatchRecord("r-a-0", 1, 9, None, 0.5, None, 0.0, None, None, 0)),
+            ("input_traces", InputTraceRecord("r-a-0", 2, 0, 0)),
+        ):
+            assert store.append(table, [row, row]) == 1
+            assert store.records(table) == [row]
 
 
 def test_a_commit_is_on_the_disk_when_it_returns(tmp_path):

@@ -43,6 +43,7 @@ def test_a_duration_or_amount_ends_with_its_unit(name: str):
         "loss",
         "granularity",
         "granularity_phase_timed",
+        "granularity_stall_free",
         "value",
         "cpu_mean",
         "cpu_peak",

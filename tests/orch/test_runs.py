@@ -10,6 +10,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from made_up_run import write_run
+from traced_run import SAMPLES, store_sums, write_traces
 
 import orch
 from metrics.records import CoverageRecord, EventRecord, StepRecord
@@ -109,6 +110,55 @@ def test_evaluations_have_a_row_per_epoch_and_figure(folder: Path):
     _set_meta(folder, evaluations=[])
     assert len(orch.open(RUN).evaluations()) == 0
     assert "held-out data" not in orch.open(RUN)._repr_html_()
+
+
+@pytest.mark.parametrize("name", ["input", "batches", "ops"])
+def test_a_trace_has_the_documented_columns_and_types(folder: Path, name: str):
+    store_sums(folder, write_traces(folder))
+    found = getattr(orch.open(RUN), name)()
+    wanted = {c.name: c.dtype for c in orch.FRAMES[name]}
+    assert {column: str(kind) for column, kind in found.dtypes.items()} == wanted
+
+
+def test_sums_of_a_trace_are_those_of_its_records(folder: Path):
+    store_sums(folder, write_traces(folder))
+    run = orch.open(RUN)
+    sums, batches, ops = run.input(), run.batches(), run.ops()
+    assert (len(batches), len(ops)) == (8 * 5, 8 * 5 * SAMPLES)
+    of_op = sums[sums["kind"] == "op"]
+    assert of_op["n"].sum() == len(ops)
+    assert of_op["wall_s"].sum() == pytest.approx(ops["wall_ns"].sum() / 1e9)
+    assert of_op["bytes_out"].sum() == ops["bytes_out"].sum()
+    for part in ("fetch", "collate", "wait", "delay"):
+        own = sums[sums["op"] == part]
+        assert (own["n"].sum(), sorted(own["epoch"].unique())) == (len(batches), [1, 2, 3, 4, 5])
+        assert own["wall_s"].sum() == pytest.approx(batches[f"{part}_ns"].sum() / 1e9)
+    assert sums["slot"].nunique() == 8
+
+
+def test_a_damaged_file_costs_its_own_records_only(folder: Path):
+    written = write_traces(folder)
+    (next(iter(written.values())) / "trace" / "7-1-0.trace").write_bytes(b"no trace")
+    assert len(orch.open(RUN).ops()) == 7 * 5 * SAMPLES
+
+
+@pytest.mark.parametrize("name", ["input", "batches", "ops"])
+def test_without_a_trace_the_error_tells_how_to_get_one(folder: Path, name: str):
+    with pytest.raises(orch.OrchError, match=r"set data\.trace: .* in the experiment and run it again"):
+        getattr(orch.open(RUN), name)()
+    _set_meta(folder, status="running")
+    with pytest.raises(orch.OrchError, match="it has not ended; read it again then"):
+        getattr(orch.open(RUN), name)()
+
+
+def test_a_trace_of_batches_has_no_operations(folder: Path):
+    store_sums(folder, write_traces(folder, ops=False))
+    run = orch.open(RUN)
+    assert len(run.batches()) == 8 * 5
+    with pytest.raises(
+        orch.OrchError, match=r"has no traced operations: set data\.trace: ops in the experiment"
+    ):
+        run.ops()
 
 
 def test_peers_traffic_and_costs_agree(folder: Path):

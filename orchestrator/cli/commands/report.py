@@ -38,6 +38,7 @@ def _report(
       "scales": {"bytes", "time", "samples"}, "host_contended", "host": {...} or null, "target_batch_size",
       "peers": [{"slot", "location", "vms", "preemptions"}], "epochs": {"warmup", "measured"},
       "sps": {"value", "low", "high", "n"}, "granularity": {same}, "granularity_of_means": {same},
+      "granularity_stall_free": {same, of (calc_s - load_s) / comm_s} or null: load seconds unknown,
       "granularity_epochs": {"least", "median", "most", "n"} or null, "more_peers": {"peers", "factor" (of samples/s with
         twice the peers, by the paper's rule), "by": "prediction"|"rule"|"unknown", "stops_at" (peers, where a doubling
         gives less than 10 %), "most", "predicted_factor", "predicted_usd_factor", "text"} or null, "calc_s": {same},
@@ -53,6 +54,10 @@ def _report(
         "unknown", "unsized_shards"}], "left_out_passes", "open_vms", "incomplete_vms", "silent_vms",
         "handovers": [{"slot", "vm", "replaced_by", "repeated_samples", "repeated_shards",
         "skipped_samples"}]} or null: unknown,
+      "input" (sums of the trace, as measured): {"ops": [{"op", "n", "wall_s", "cpu_s", "bytes_out"}],
+        "epochs": [{"epoch" (null: outside all), "batches", "samples", "fetch_s", "collate_s", "wait_s",
+        "delay_s", "stall_s", "out_of_order", "complete"}], "vms": [{"vm", "slot", same as in epochs,
+        "files", "damaged", "dropped" (events)}]} or null without data.trace,
       "published": {...} or null, "warnings": [], "raw": {...}}
     Times, bytes and dollars are at full scale; "raw" has them as measured.
     """

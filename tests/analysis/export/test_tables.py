@@ -230,7 +230,8 @@ def test_a_run_of_an_older_schema_is_exported(tmp_path: Path):
         connection.execute("DROP TABLE swarm_epochs")
         connection.execute("DROP TABLE joins")
         connection.execute("DROP TABLE utilisation")
-        connection.execute("DROP TABLE coverage")
+        for table in ("coverage", "input_ops", "input_batches", "input_traces"):
+            connection.execute(f"DROP TABLE {table}")
         connection.execute("ALTER TABLE egress DROP COLUMN model_bytes")
         connection.execute("PRAGMA user_version = 1")
     connection.close()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from made_up_run import write_run
+from traced_run import OP_NS, SAMPLES, WAIT_NS, store_sums, write_traces
 from wandb_logs import Swarm, write_swarm
 
 from analysis.report.build import build
@@ -37,6 +38,47 @@ def test_page_has_every_section_and_its_files(page: Path):
             assert (page.parent / f"{name}.{kind}").stat().st_size > 50
     assert html.index("Emulated:") < html.index("<h1>")
     assert "93.4%" in html
+
+
+def test_a_traced_run_has_sections_on_its_input(page: Path, tmp_path: Path):
+    headings = ("Input: time by operation", "Input: waits, delays and stalls")
+    assert not any(heading in page.read_text() for heading in headings)
+    assert not list(page.parent.glob("input_*"))
+    write_run(tmp_path, peers=2, epochs=3)
+    folders = write_traces(tmp_path)
+    assert store_sums(tmp_path, folders) == []
+    built = build(tmp_path)
+    assert all(f"<h2>{heading}</h2>" in built.read_text() for heading in headings)
+    for name in ("input_operations", "input_waiting"):
+        for kind in ("png", "svg", "csv"):
+            assert (built.parent / f"{name}.{kind}").stat().st_size > 50
+            assert f'<a href="{name}.{kind}">' in built.read_text()
+    with (built.parent / "input_operations.csv").open() as file:
+        (row,) = csv.DictReader(file)
+    assert (row["op"], row["n"], float(row["wall_s"])) == (
+        "decode",
+        str(2 * 3 * SAMPLES),
+        2 * 3 * SAMPLES * OP_NS / 1e9,
+    )
+    with (built.parent / "input_waiting.csv").open() as file:
+        found = [
+            (row["epoch"], row["batches"], float(row["wait_s"]), float(row["stall_s"]))
+            for row in csv.DictReader(file)
+        ]
+    assert found == [(str(epoch), "2", 2 * WAIT_NS / 1e9, 0.02) for epoch in (1, 2, 3)]
+    summary = json.loads((built.parent / "summary.json").read_text())
+    assert [row["op"] for row in summary["input"]["ops"]] == ["decode"]
+    assert json.loads((page.parent / "summary.json").read_text())["input"] is None
+
+
+def test_a_trace_of_batches_or_a_damaged_one_has_what_is_known(tmp_path: Path):
+    write_run(tmp_path, peers=2, epochs=3)
+    folders = write_traces(tmp_path, ops=False)
+    (min(folders.values()) / "trace" / "7-1-0.trace").write_bytes(b"no trace")
+    store_sums(tmp_path, folders)
+    html = build(tmp_path).read_text()
+    assert "Input: time by operation" not in html
+    assert "The trace is incomplete: 0 events were dropped, 1 files are damaged." in html
 
 
 def test_held_out_figures_have_curves_once_two_epochs_were_evaluated(page: Path, tmp_path: Path):

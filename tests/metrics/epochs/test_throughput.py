@@ -18,6 +18,7 @@ from metrics.epochs.granularity import (
     granularity_of_means_values,
     granularity_phase_timed,
     granularity_spread,
+    granularity_stall_free,
 )
 from metrics.epochs.throughput import (
     dropped_rounds,
@@ -30,6 +31,7 @@ from metrics.epochs.throughput import (
     throughput_phase_timed,
     throughput_values,
 )
+from metrics.figures import FIGURES
 from metrics.records import ProgressRecord
 from metrics.stats import mean_interval
 
@@ -96,6 +98,49 @@ def test_granularity_of_means_is_the_ratio_of_the_mean_seconds():
     assert (granularity(epochs).value, found.n) == (pytest.approx((3 * 2.0 + 12.0) / 4), 4)
     spread = granularity_spread(epochs)
     assert (spread.least, spread.median, spread.most, spread.n) == (2.0, 2.0, 12.0, 4)
+
+
+def test_granularity_without_stalls_leaves_out_the_load_seconds():
+    loads_s, ends = (1.0, 1.0, 2.0), iter(range(0, 1000, 100))
+    records = [
+        record
+        for k, (load_s, began_s) in enumerate(zip(loads_s, ends, strict=False), start=1)
+        for record in (
+            epoch("a", k, began_s, 10.0, 2.0, load_s=load_s),
+            epoch("b", k, began_s, 20.0, 4.0, load_s=5 * load_s),
+        )
+    ]
+    epochs = swarm_epochs(records, 1)
+    found = granularity_stall_free(epochs)
+    assert found is not None
+    # Means over the peers: calculation 15 s, load 3 and 6 s, communication 3 s.
+    assert found.value == pytest.approx((12.0 + 9.0) / (3.0 + 3.0))
+    assert granularity_of_means(epochs).value == pytest.approx(5.0)
+    assert FIGURES["granularity_stall_free"].of_epoch(epochs[1]) == pytest.approx((9 / 2 + 15 / 4) / 2)
+
+
+def test_granularity_without_stalls_is_unknown_without_load_seconds_or_communication():
+    known = epoch("a", 1, 0.0, 10.0, 2.0, load_s=1.0)
+    for other in (epoch("b", 1, 0.0, 10.0, 2.0, load_s=0.0), None):
+        epochs = swarm_epochs([known, *([other] if other else [])], 0)
+        assert (granularity_stall_free(epochs) is None) == (other is not None)
+        assert (FIGURES["granularity_stall_free"].of_epoch(epochs[0]) is None) == (other is not None)
+    alone = swarm_epochs([epoch("a", 1, 0.0, 10.0, 0.0, load_s=1.0)], 0)
+    assert granularity_stall_free(alone) is None
+    assert granularity_stall_free([]) is None
+
+
+@given(
+    st.lists(st.tuples(st.floats(0.1, 100), st.floats(0.01, 1), st.floats(0.1, 100)), min_size=1, max_size=8)
+)
+def test_stalls_never_lower_the_granularity(epochs_s: list[tuple[float, float, float]]):
+    records = [
+        epoch("a", k, 1000.0 * k, calc, comm, load_s=calc * share)
+        for k, (calc, share, comm) in enumerate(epochs_s, start=1)
+    ]
+    epochs = swarm_epochs(records, 0)
+    without, whole = granularity_stall_free(epochs), granularity_of_means(epochs)
+    assert -1e-9 <= without.value < whole.value
 
 
 def test_granularity_is_unknown_where_nobody_communicated():
