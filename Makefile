@@ -10,7 +10,7 @@ FAST := $(BIN)/python -m pytest -q -n 2 --dist loadfile -m
 IDLE := $(if $(shell command -v setsid),setsid sh -c '{ echo 10 > /proc/self/autogroup; } 2>/dev/null; exec "$$@"' sh) \
 	$(shell command -v chrt >/dev/null && echo 'chrt -i 0' || echo 'nice -n 19')
 # Of the tests that start processes, those that watch no whole machine run beside the others, with a /tmp of their own.
-BESIDE := tests/experiments tests/cloud/storage tests/cloud/sky tests/orchestrator/tracking
+BESIDE := tests/experiments tests/cloud/storage tests/cloud/sky tests/orchestrator/tracking tests/orchestrator/pipeline
 PROCESSES := $(BIN)/python -m pytest -q --durations=15 -m '(processes or e2e) and not soak'
 # What the tests may use: the study's logs (never in this repository).
 export ORCH_SHARED ?= $(abspath ../shared)
