@@ -38,7 +38,9 @@ def read_callgrind(text: str, file: str) -> Functions:
                 if name:
                     names[kind, found["id"]] = name
                 elif (kind, found["id"]) not in names:
-                    raise CallgrindFileError(f"{file}:{number}: name ({found['id']}) is not defined; it is damaged")
+                    raise CallgrindFileError(
+                        f"{file}:{number}: name ({found['id']}) is not defined; it is damaged"
+                    )
                 name = names[kind, found["id"]]
             if found["key"] == kind:
                 current[kind] = name
@@ -66,7 +68,9 @@ def read_callgrind(text: str, file: str) -> Functions:
             elif key == "events":
                 events = value.split()
                 if events[:1] != ["Ir"]:
-                    raise CallgrindFileError(f"{file}: its first event is {value.strip()!r}, not Ir; count instructions")
+                    raise CallgrindFileError(
+                        f"{file}: its first event is {value.strip()!r}, not Ir; count instructions"
+                    )
             elif key in ("summary", "totals"):
                 summary = int(value.split()[0])
     if summary is None or counts.total() != summary:

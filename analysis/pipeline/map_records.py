@@ -78,6 +78,8 @@ class PipelineMap:
     measured_at: str  # ISO 8601, UTC
     ops: tuple[OpRow, ...]
     functions: tuple[FunctionRow, ...]
+    between: int | None  # count of the operations' threads between operations; None: not measured
+    other_threads: int | None
     unknown_events: Mapping[str, str] = field(default_factory=dict)  # the reason, by event
     lotus: LotusComparison | None = None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from orchestrator.cli.commands.pipeline.ls import ls
+from orchestrator.cli.commands.pipeline.map import map_pipeline
 
 _pipeline = typer.Typer(
     name="pipeline",
@@ -16,4 +17,5 @@ _pipeline = typer.Typer(
 def register(app: typer.Typer) -> None:
     """Add the commands to the application."""
     _pipeline.command("ls")(ls)
+    _pipeline.command("map")(map_pipeline)
     app.add_typer(_pipeline)
