@@ -65,7 +65,8 @@ def split(
 
 
 def error(joined: Joined, found: Mapping[str | None, Mapping[NativeFunction, float]]) -> float | None:
-    """The share of samples that `found` attributes to another operation than the join does, or to one instead of none.
+    """The share of samples that `found` attributes otherwise than the join: to another operation, to none, or to one instead
+    of none.
 
     None without samples.
     """

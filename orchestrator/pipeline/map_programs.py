@@ -168,7 +168,13 @@ def _running(command: list[str], folder: Path, more: Mapping[str, str]) -> Itera
         process = subprocess.Popen(
             command,
             cwd=folder,
-            env={**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", **more},
+            env={
+                **os.environ,
+                "PYTHONPATH": path,
+                "PYTHONDONTWRITEBYTECODE": "1",
+                "PYTHONSAFEPATH": "1",
+                **more,
+            },
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

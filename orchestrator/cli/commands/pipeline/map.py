@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _SAMPLED_SAMPLES = 64
 _EXACT_SAMPLES = 8
 _FEWEST_SHARE = 0.01  # of an operation, for a function to be in the table
+_MOST_FUNCTIONS = 6  # of an operation in the table
 _OP_COLUMNS = ("op", "calls", "count", "share_percent", "wall_ms", "first_library")
 _FUNCTION_COLUMNS = ("op", "function", "library", "count", "share_percent", "low_percent", "high_percent")
 
@@ -156,8 +157,19 @@ def _document(path: Path) -> Mapping[str, Any]:
 
 def _text(found: PipelineMap) -> Iterator[str]:
     yield rows_text("ops", list(_op_rows(found)), _op_columns(found), Format.table)
-    yield rows_text("functions", _function_rows(found, _FEWEST_SHARE), _FUNCTION_COLUMNS, Format.table)
-    yield f"COUNT is in {found.unit}. A function's share is that of its operation; below 1 % it is not listed."
+    rows = _function_rows(found, _FEWEST_SHARE)
+    listed = [
+        [row for row in rows if row["op"] == op][:_MOST_FUNCTIONS]
+        for op in dict.fromkeys(r["op"] for r in rows)
+    ]
+    columns = tuple(
+        c for c in _FUNCTION_COLUMNS if found.unit == "samples" or not c.startswith(("low", "high"))
+    )
+    yield rows_text("functions", sum(listed, []), columns, Format.table)
+    yield (
+        f"COUNT is in {found.unit}. A function's share is that of its operation; listed are at most {_MOST_FUNCTIONS} of "
+        f"each, from {100 * _FEWEST_SHARE:g} %. All are in map.json."
+    )
     if found.between is not None:
         total = sum(row.count for row in found.ops) + found.between
         yield f"{found.between} of {total} samples fell between operations."
@@ -165,8 +177,8 @@ def _text(found: PipelineMap) -> Iterator[str]:
         yield f"{event}: unknown ({reason})."
     if (lotus := found.lotus) is not None and lotus.error is not None and lotus.unmapped is not None:
         yield (
-            f"LotusMap's method attributes {100 * lotus.error:.1f} % of the samples to another operation, and "
-            f"{100 * lotus.unmapped:.1f} % to none."
+            f"LotusMap's method attributes {100 * lotus.error:.1f} % of the samples otherwise; it attributes "
+            f"{100 * lotus.unmapped:.1f} % to no operation."
         )
 
 
