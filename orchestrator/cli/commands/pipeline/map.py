@@ -159,13 +159,14 @@ def _text(found: PipelineMap) -> Iterator[str]:
     yield rows_text("ops", list(_op_rows(found)), _op_columns(found), Format.table)
     rows = _function_rows(found, _FEWEST_SHARE)
     listed = [
-        [row for row in rows if row["op"] == op][:_MOST_FUNCTIONS]
-        for op in dict.fromkeys(r["op"] for r in rows)
+        row
+        for op in dict.fromkeys(row["op"] for row in rows)
+        for row in [row for row in rows if row["op"] == op][:_MOST_FUNCTIONS]
     ]
     columns = tuple(
         c for c in _FUNCTION_COLUMNS if found.unit == "samples" or not c.startswith(("low", "high"))
     )
-    yield rows_text("functions", sum(listed, []), columns, Format.table)
+    yield rows_text("functions", listed, columns, Format.table)
     yield (
         f"COUNT is in {found.unit}. A function's share is that of its operation; listed are at most {_MOST_FUNCTIONS} of "
         f"each, from {100 * _FEWEST_SHARE:g} %. All are in map.json."
