@@ -1,6 +1,8 @@
 """What callgrind 3.19 dumped of Pillow, cut; the summaries are those of the cut."""
 
-DECODE = """\
+SPACE = " "  # at the ends of lines, which an editor might remove
+
+DECODE = f"""\
 # callgrind format
 version: 1
 creator: callgrind-3.19.0
@@ -21,7 +23,7 @@ fn=(4122) 0x0000000004936750
 cob=(4) /usr/lib/x86_64-linux-gnu/libc.so.6
 cfi=(172) ./malloc/./malloc/malloc.c
 cfn=(4124) free
-calls=11 3350 
+calls=11 3350{SPACE}
 0 1722
 
 ob=(65) /venv/pillow.libs/libjpeg-6dc8d115.so.62.4.0
@@ -29,19 +31,19 @@ fl=(185) ???
 fn=(3838) 0x000000000006c0a0
 0 19584
 cfn=(3882) 0x000000000009ed50
-calls=384 0 
+calls=384 0{SPACE}
 0 1365888
 0 6144
 cfn=(3882)
-calls=384 0 
+calls=384 0{SPACE}
 0 1365888
 0 19200
 cfn=(3844) 0x000000000006c1f0
-calls=384 0 
+calls=384 0{SPACE}
 0 768
 0 8448
 cfn=(3850) 0x000000000009fc10
-calls=768 0 
+calls=768 0{SPACE}
 0 1544448
 0 6144
 
@@ -56,7 +58,7 @@ fn=(4124)
 totals: 60320
 """
 
-FLIP = """\
+FLIP = f"""\
 # callgrind format
 version: 1
 creator: callgrind-3.19.0
@@ -80,20 +82,20 @@ fn=(5554) ImagingFlipLeftRight
 -12 2
 cfi=(171) /project/src/libImaging/Storage.c
 cfn=(4342) ImagingCopyPalette
-calls=1 777 
+calls=1 777{SPACE}
 * 11
 * 1
 +12 2
 cfi=(168) /project/src/libImaging/Storage2.c
 cfn=(2572) ImagingSectionEnter
-calls=1 199 
+calls=1 199{SPACE}
 * 152
 * 1
 +3 3
 +11 2
 cfi=(168)
 cfn=(4096) ImagingSectionLeave
-calls=1 205 
+calls=1 205{SPACE}
 * 264
 * 1
 +5 8

@@ -1,6 +1,7 @@
 """The join of samples and spans."""
 
 from collections import Counter
+from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -44,7 +45,7 @@ def _traces(draw):
     spans = []
     for tid in (1, 2):
         edges = sorted(draw(st.sets(st.integers(0, 60), max_size=10)))
-        for start, end in zip(edges, edges[1:], strict=False):
+        for start, end in pairwise(edges):
             if draw(st.booleans()):
                 spans.append(Span(tid, draw(st.sampled_from(["decode", "crop", "flip"])), start, end))
     samples = st.builds(

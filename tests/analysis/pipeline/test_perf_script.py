@@ -68,7 +68,7 @@ def test_hidden_addresses_of_the_kernel_are_the_kernels():
 
 
 def test_another_line_is_refused_with_its_text():
-    with pytest.raises(PerfScriptError, match="not a sample .'python 30787 51392"):
+    with pytest.raises(PerfScriptError, match=r"not a sample \('python 30787 51392"):
         list(read_perf_script(["python 30787 51392.513674: cpu-clock: 7fa f (/x)"]))
 
 
