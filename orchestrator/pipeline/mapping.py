@@ -178,7 +178,7 @@ def map_document(found: PipelineMap) -> dict[str, Any]:
     return {"schema_version": 1, **asdict(found)}
 
 
-def check_before(before: Mapping[str, Any], name: str) -> dict[str, tuple[int, int]]:
+def check_before(before: Any, name: str) -> dict[str, tuple[int, int]]:
     """(count, calls) by operation of an exact map's document. Raises UsageError if it is not one."""
     try:
         if before["unit"] != "instructions":
@@ -196,7 +196,7 @@ def check_before(before: Mapping[str, Any], name: str) -> dict[str, tuple[int, i
     return rows
 
 
-def regressions(before: Mapping[str, Any], now: PipelineMap, limit_percent: float, name: str) -> str:
+def regressions(before: Any, now: PipelineMap, limit_percent: float, name: str) -> str:
     """A sentence on the operations that execute more instructions than before, beyond the limit; "" if none does.
 
     Raises UsageError if the maps cannot be compared.
