@@ -18,6 +18,7 @@ _SAMPLE = re.compile(
     r"(?P<ip>[0-9a-f]+)\s+(?P<symbol>.*?)\s+\((?P<file>/.*|\[.*|[^()]*)\)\s*"
 )
 _KERNEL_ADDRESS = 1 << 63
+_MODIFIERS = re.compile(r":[ukhIGHpPSDWeb]+$")
 
 
 class PerfScriptError(Exception):
@@ -34,6 +35,11 @@ class PerfSample:
     event: str
     weight: int
     function: NativeFunction
+
+
+def event_name(event: str) -> str:
+    """The event without modifiers: cpu-clock for "cpu-clock:u", as perf calls it for ordinary users."""
+    return _MODIFIERS.sub("", event)
 
 
 def read_perf_script(lines: Iterable[str]) -> Iterator[PerfSample]:
@@ -53,7 +59,7 @@ def read_perf_script(lines: Iterable[str]) -> Iterator[PerfSample]:
             int(found["pid"]),
             int(found["tid"]),
             int(found["s"]) * 1_000_000_000 + int(found["ns"]),
-            (found["event"] or CLOCK_EVENT).split(":")[0],
+            event_name(found["event"] or CLOCK_EVENT),
             int(found["period"] or 1),
             function,
         )

@@ -28,7 +28,13 @@ from analysis.pipeline.map_records import (
     function_rows,
 )
 from analysis.pipeline.op_functions import Functions, Joined, Span, join
-from analysis.pipeline.perf_script import CLOCK_EVENT, PerfSample, PerfScriptError, read_perf_script
+from analysis.pipeline.perf_script import (
+    CLOCK_EVENT,
+    PerfSample,
+    PerfScriptError,
+    event_name,
+    read_perf_script,
+)
 from experiments.pipeline.trace_format import SUFFIX, Code, read_thread
 from orchestrator.errors import UsageError
 from orchestrator.pipeline.map_job import ALONE_TRACE, JOB, TRACE, MapJob
@@ -104,9 +110,13 @@ def map_by_samples(
         raise MapError(
             f"{opened.name}: no sample fell into an operation; use more --seconds, or --exact for short operations"
         )
-    by_event = {
-        event: join((s for s in read if s.event == event), spans, start_ns, end_ns).ops for event in counting
-    }
+    by_event: dict[str, dict[str, Functions]] = {}
+    for event in counting:
+        named = [sample for sample in read if sample.event == event_name(event)]
+        if named:
+            by_event[event] = join(named, spans, start_ns, end_ns).ops
+        else:
+            unknown[event] = "perf recorded no sample of it under this name"
     ops = _op_rows(
         joined.ops,
         Counter(span.op for span in spans),

@@ -3,7 +3,7 @@
 import pytest
 
 from analysis.pipeline.native_function import NativeFunction, library_name, native_function
-from analysis.pipeline.perf_script import PerfScriptError, read_perf_script
+from analysis.pipeline.perf_script import PerfScriptError, event_name, read_perf_script
 
 _PRINTED = """\
 30787/30787 51392.513674229:      7fa56dac839c _ImagingResampleHorizontal_8bpc (/venv/PIL/_imaging.cpython-311-x86_64-linux-gnu.so)
@@ -83,3 +83,16 @@ def test_another_line_is_refused_with_its_text():
 def test_hashes_of_wheels_are_removed(file, name):
     assert library_name(file) == name
     assert native_function("0x000000000006c0a0", file).name == f"{name} (no symbols)"
+
+
+@pytest.mark.parametrize(
+    ("event", "name"),
+    [
+        ("cpu-clock:u", "cpu-clock"),
+        ("cycles:ppp", "cycles"),
+        ("sched:sched_switch", "sched:sched_switch"),
+        ("cycles", "cycles"),
+    ],
+)
+def test_modifiers_of_events_are_left_out(event, name):
+    assert event_name(event) == name

@@ -123,11 +123,12 @@ def test_samples_are_joined_to_the_operations_of_the_real_process():
 
 @pytest.mark.usefixtures("recording")
 def test_events_are_summed_by_operation_or_unknown_with_the_reason():
-    found = _sampled(events=["cycles", "page-faults"])
+    found = _sampled(events=["cycles", "page-faults", "major-faults"])
     decode = found.ops[0]
-    assert decode.events == {"cycles": None, "page-faults": 270 * decode.calls}
+    assert decode.events == {"cycles": None, "page-faults": 270 * decode.calls, "major-faults": None}
     assert decode.count == decode.calls  # periods of cpu-clock are nanoseconds, not samples
     assert "not supported" in found.unknown_events["cycles"]
+    assert found.unknown_events["major-faults"] == "perf recorded no sample of it under this name"
     with pytest.raises(UsageError, match="perf cannot count nothing"):
         unknown_events(["nothing"])
 
