@@ -175,7 +175,7 @@ def _running(command: list[str], folder: Path, more: Mapping[str, str]) -> Itera
                 "PYTHONSAFEPATH": "1",
                 **more,
             },
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,  # its end is that of this process
             stdout=log,
             stderr=log,
             start_new_session=True,
@@ -186,6 +186,8 @@ def _running(command: list[str], folder: Path, more: Mapping[str, str]) -> Itera
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+        if process.stdin is not None:
+            process.stdin.close()
 
 
 def _wait(process: subprocess.Popen[bytes], deadline: float) -> None:

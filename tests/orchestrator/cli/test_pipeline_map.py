@@ -71,6 +71,7 @@ def test_a_map_is_printed_and_saved(own_home: Path, tmp_path: Path, capsys: pyte
         (["--exact", "--check", "missing.json"], "missing.json cannot be read (No such file or directory)"),
         (["--exact", "--check", "text.json"], "text.json is not JSON"),
         (["--exact", "--check", "other.json"], "other.json is not a map"),
+        (["--frequency", "0"], "--frequency: 0 samples/s are out of range"),
         (["--set", "seed=1"], "imagenet is a pipeline, not an experiment"),
     ],
 )

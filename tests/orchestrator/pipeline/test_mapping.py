@@ -3,6 +3,9 @@
 import io
 import json
 import os
+import pickle
+import subprocess
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +20,7 @@ from experiments.pipeline.op import Op
 from experiments.pipeline.pipeline import Pipeline
 from orchestrator.errors import UsageError
 from orchestrator.pipeline import map_programs
+from orchestrator.pipeline.map_job import JOB, TRACE, MapJob
 from orchestrator.pipeline.map_programs import MapError, check_frequency, program, unknown_events
 from orchestrator.pipeline.mapping import (
     map_by_instructions,
@@ -265,6 +269,26 @@ def test_an_interrupt_ends_the_program_and_what_it_started(tmp_path, monkeypatch
     while _lives(pid):
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+def test_the_measured_process_ends_with_its_parent(tmp_path):
+    (tmp_path / JOB).write_bytes(pickle.dumps(MapJob(_PIPELINE, _samples(), 0, False, 600.0, 1e6, False)))
+    child = subprocess.Popen(
+        [sys.executable, "-m", "orchestrator.pipeline.map_child"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
+        stdin=subprocess.PIPE,
+    )
+    try:
+        while not (tmp_path / TRACE).exists():
+            assert child.poll() is None
+            time.sleep(0.01)
+        assert child.stdin is not None
+        child.stdin.close()
+        assert child.wait(10) == 1
+    finally:
+        child.kill()
+        child.wait()
 
 
 def _lives(pid):

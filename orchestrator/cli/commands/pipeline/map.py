@@ -78,7 +78,7 @@ def map_pipeline(
     from experiments.tasks.errors import TaskError
     from orchestrator.errors import RunFailedError, UsageError
     from orchestrator.home import home_folder
-    from orchestrator.pipeline.map_programs import MapError, program
+    from orchestrator.pipeline.map_programs import MapError, check_frequency, program
     from orchestrator.pipeline.mapping import (
         check_before,
         map_by_instructions,
@@ -101,6 +101,8 @@ def map_pipeline(
         check_before(before, str(check))
     for name in ("valgrind", "vgdb") if exact else ("perf",):
         program(name)
+    if not exact:
+        check_frequency(frequency)
     found_target = find_target(target, tuple(set_ or ()))
     count = samples or (_EXACT_SAMPLES if exact else _SAMPLED_SAMPLES)
     here = Path.cwd()
