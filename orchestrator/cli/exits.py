@@ -44,6 +44,9 @@ BY_NAME: dict[str, int] = {
     "cloud.storage.errors.EmbeddedStoreError": FAILED,
     "cloud.storage.errors.StorageError": WRONG,
     "experiments.checkpoints.errors.CheckpointError": FAILED,
+    "experiments.pipeline.errors.BadSampleError": FAILED,
+    "experiments.pipeline.errors.PipelineError": FAILED,
+    "experiments.tasks.errors.TaskError": FAILED,
 }
 
 # Errors whose sentence starts with a file and line.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from orchestrator.cli.commands.pipeline.ls import ls
+from orchestrator.cli.commands.pipeline.map import map_pipeline
 from orchestrator.cli.commands.pipeline.plan import plan
 
 _pipeline = typer.Typer(
@@ -17,5 +18,6 @@ _pipeline = typer.Typer(
 def register(app: typer.Typer) -> None:
     """Add the commands to the application."""
     _pipeline.command("ls")(ls)
+    _pipeline.command("map")(map_pipeline)
     _pipeline.command("plan")(plan)
     app.add_typer(_pipeline)
