@@ -24,7 +24,7 @@ _SKIPPED = ("__pycache__",)
 # Modules of the peer that a file of the same name would replace.
 _RESERVED = frozenset(
     {"experiments", "cloud", "metrics", "orch", "orchestrator", "hivemind", "torch", "numpy", "transformers", "webdataset"}
-    | {"boto3", "botocore", "cryptography", "PIL", "pydantic", "tokenizers", "safetensors", "soundfile", "pip"}
+    | {"boto3", "botocore", "cryptography", "PIL", "pydantic", "tokenizers", "safetensors", "soundfile", "zstandard", "pip"}
     | {
         "annotated_types", "base58", "baseconv", "blake3", "braceexpand", "certifi", "cffi", "charset_normalizer", "cid",
         "configargparse", "dateutil", "filelock", "fsspec", "functorch", "google", "grpc", "grpc_tools", "hf_xet",

@@ -33,6 +33,7 @@ _DIRECT = (
     "soundfile",
     "tokenizers",
     "transformers",
+    "zstandard",
 )
 _GPU = "nvidia-ml-py"  # reads the utilisation of GPUs, which is unknown without it; pure Python, unlike NVIDIA's libraries
 _AT = (1980, 1, 1, 0, 0, 0)

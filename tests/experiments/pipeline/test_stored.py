@@ -182,7 +182,7 @@ def test_what_cannot_be_stored_names_the_sample():
             encode(Image.new(mode, (2, 2)), "image", "webp")
 
 
-@pytest.mark.parametrize("codec", ["gzip", "zlib"])
+@pytest.mark.parametrize("codec", ["gzip", "zlib", "zstd"])
 def test_a_compressed_value_takes_no_more_memory_than_a_value_may_have(codec, monkeypatch):
     data = encode(np.zeros(5000, np.uint8), "array", codec)
     assert decode(data, "array", codec).size == 5000
