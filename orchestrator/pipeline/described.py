@@ -64,10 +64,7 @@ def first_samples(found: OpenInput, count: int) -> list[Sample]:
 def stored_bytes(samples: Iterable[Sample]) -> float | None:
     """Mean bytes of the members of a sample as it is in the shard, without the tar's headers. None: no samples."""
     return mean(
-        [
-            sum(len(value) for key, value in sample.items() if not key.startswith("__"))
-            for sample in samples
-        ]
+        [sum(len(value) for key, value in sample.items() if not key.startswith("__")) for sample in samples]
     )
 
 

@@ -39,4 +39,6 @@ def input_errors(own_paths: Callable[[str], str] = str) -> Iterator[None]:
         raise InputError(own_paths(str(error))) from error
     except SystemExit as error:
         text = own_paths(describe_error(error))
-        raise InputError(f"the code of the task or pipeline ends the process ({text}); remove the call") from error
+        raise InputError(
+            f"the code of the task or pipeline ends the process ({text}); remove the call"
+        ) from error

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from orchestrator.launch.task_code import TaskCode
 
 _BUCKET_URL = "s3://orch-pipeline"
-_BATCH_SAMPLES = 32  # of a pipeline without an experiment
+BATCH_SAMPLES = 32  # of a pipeline without an experiment
 _SHARDS = 8  # at least, of generated samples: streams read several at once
 
 
@@ -99,7 +99,7 @@ def _standalone(
             name=name,
             pipeline=pipeline,
             collate=stacked,
-            batch_size=_BATCH_SAMPLES,
+            batch_size=BATCH_SAMPLES,
             seed=0,
             shards=shards,
             endpoint=endpoint,
@@ -187,7 +187,9 @@ def declared_pipeline(target: Target) -> Iterator[tuple[Pipeline, Callable[[str]
 
             config = lone_config(spec, code, folder, spec.swarm.batch_size)
             if spec.data.endpoint:
-                _, opener = _reading(spec.data.endpoint, client_options(spec, store_keys(spec, os.environ)), None)
+                _, opener = _reading(
+                    spec.data.endpoint, client_options(spec, store_keys(spec, os.environ)), None
+                )
                 config = with_stored_files(config, folder, opener.open)
             yield build_runner(config).pipeline, _own_paths(code, folder)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import typer
 
 from orchestrator.cli.commands.pipeline.ls import ls
+from orchestrator.cli.commands.pipeline.show import show
+from orchestrator.cli.commands.pipeline.trace import trace
 
 _pipeline = typer.Typer(
     name="pipeline",
@@ -16,4 +18,6 @@ _pipeline = typer.Typer(
 def register(app: typer.Typer) -> None:
     """Add the commands to the application."""
     _pipeline.command("ls")(ls)
+    _pipeline.command("show")(show)
+    _pipeline.command("trace")(trace)
     app.add_typer(_pipeline)
