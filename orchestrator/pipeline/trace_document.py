@@ -19,6 +19,7 @@ from analysis.pipeline.statistics import (
     samples_per_s,
 )
 from experiments.pipeline.trace_format import SUFFIX
+from metrics.stats import t_interval_half
 from orchestrator.errors import UsageError
 
 if TYPE_CHECKING:
@@ -72,13 +73,25 @@ def recorded_document(recorded: Recorded) -> dict[str, Any]:
         "in_order": recorded.workers.in_order,
         "streams": recorded.streams,
         "bad_samples": recorded.bad_samples,
+        "samples_per_s_interval": _interval(recorded.trace),
+        "busy_share": _busy_share(recorded.trace, recorded.workers.count),
         **statistics(recorded.trace),
     }
 
 
 def run_document(trace: Trace) -> dict[str, Any]:
     """The figures of a run, whose settings the trace does not hold."""
-    settings = dict.fromkeys(("workers", "worker_kind", "in_order", "streams", "bad_samples"))
+    settings = dict.fromkeys(
+        (
+            "workers",
+            "worker_kind",
+            "in_order",
+            "streams",
+            "bad_samples",
+            "samples_per_s_interval",
+            "busy_share",
+        )
+    )
     return {**settings, **statistics(trace)}
 
 
@@ -110,6 +123,32 @@ def _advice(advice: HeadOfLine | Knee | ShuffleAfter, of_workers: int | None = N
         "evidence": asdict(advice),
         "sentence": advice.sentence,
     }
+
+
+def _interval(trace: Trace) -> list[float] | None:
+    """95 % of the samples/s of one VM, from the times between batches of one size. None if it has no upper end."""
+    times_s, samples, before_ns = list[float](), set[int | None](), None
+    for batch in trace.batches:
+        got_ns = batch.consumed_start_ns
+        if got_ns is None:
+            return None
+        times_s.append((got_ns - (batch.wait_start_ns if before_ns is None else before_ns)) / 1e9)  # pyright: ignore[reportOperatorIssue] - known where the other is
+        samples.add(batch.samples)
+        before_ns = got_ns
+    half = None if len(times_s) < 2 else t_interval_half(times_s)
+    each = next(iter(samples)) if len(samples) == 1 else None
+    if half is None or each is None:
+        return None
+    mean_s = sum(times_s) / len(times_s)
+    return None if half >= mean_s else [each / (mean_s + half), each / (mean_s - half)]
+
+
+def _busy_share(trace: Trace, workers: int) -> float | None:
+    """Wall time of the operations, of the time of all workers while the batches were consumed; at most 1."""
+    rate, samples = samples_per_s(trace.batches), sum(b.samples or 0 for b in trace.batches)
+    if not rate or not trace.ops:
+        return None
+    return min(1.0, sum(op.wall_ns for op in trace.ops) / 1e9 / (workers * samples / rate))
 
 
 def _timing(timing: Timing) -> dict[str, Any]:

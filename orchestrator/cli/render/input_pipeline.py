@@ -11,6 +11,7 @@ from orchestrator.cli.render.words import counted
 
 _LONGEST = 60  # characters of the parameters in the table
 _FINGERPRINT = 12
+_PLURAL = {"thread": "threads", "process": "processes"}
 
 
 def operations_text(document: Mapping[str, Any]) -> str:
@@ -64,11 +65,16 @@ def operations_text(document: Mapping[str, Any]) -> str:
 
 def trace_text(document: Mapping[str, Any]) -> str:
     """What `orch pipeline trace` prints."""
-    lines = [f"{_title(document)}: {_what(document)}"]
+    lines = [_title(document), *_what(document)]
     for one in document["traces"]:
         lines += ["", _heading(one, document), ""]
         lines.append(rows_text("", _ops(one), _OP_COLUMNS, Format.table))
         lines += _batch_lines(one["batches"])
+        if one["busy_share"] is not None:
+            lines.append(
+                f"Workers spent {_percent(one['busy_share'])} % of the time in operations; in the rest they waited for "
+                "samples to be read or taken."
+            )
     if len(document["traces"]) > 1:
         rows = [
             {
@@ -82,7 +88,13 @@ def trace_text(document: Mapping[str, Any]) -> str:
             for one in document["traces"]
         ]
         lines += ["", "By number of workers:", "", rows_text("", rows, tuple(rows[0]), Format.table).rstrip()]
-    lines += ["", *([f"- {a['sentence']}" for a in document["advice"]] or ["No advice: no rule applies."])]
+    lines += [
+        "",
+        *(
+            [f"- {_of(a, document)}{a['sentence']}" for a in document["advice"]]
+            or ["No advice: no rule applies."]
+        ),
+    ]
     return "\n".join(lines) + "\n"
 
 
@@ -117,9 +129,9 @@ def _batch_lines(batches: Mapping[str, Any]) -> list[str]:
     return [
         f"{'1 batch' if count == 1 else f'{count:,} batches'}: mean {_ms(batches['mean_ms'])} ms to preprocess{spread}, "
         f"IQR {_ms(batches['iqr_ms'])} ms, {counted(batches['outliers'], 'outlier')}; out of order: "
-        f"{'unknown' if order is None else order}",
-        f"the consumer waited {_seconds(batches['wait_s'])} s; of the batches, {_percent(batches['share_wait_over_500ms'])} % "
-        f"had a wait and {_percent(batches['share_delay_over_500ms'])} % a delay over 500 ms",
+        f"{'unknown' if order is None else order}.",
+        f"The consumer waited {_seconds(batches['wait_s'])} s; of the batches, {_percent(batches['share_wait_over_500ms'])} % "
+        f"had a wait and {_percent(batches['share_delay_over_500ms'])} % a delay over 500 ms.",
     ]
 
 
@@ -129,24 +141,33 @@ def _title(document: Mapping[str, Any]) -> str:
     return f"{kind} {name}" if kind != "experiment" or not pipeline else f"{kind} {name}, pipeline {pipeline}"
 
 
-def _what(document: Mapping[str, Any]) -> str:
+def _what(document: Mapping[str, Any]) -> list[str]:
     if document["kind"] == "run":
         vms = document["vms"]
-        return (
-            f"the trace of {counted(len(vms), 'VM')} ({', '.join(vms[:8])}{', ...' if len(vms) > 8 else ''})"
-        )
-    made = "generated samples in an embedded store" if document["generated"] else document["endpoint"]
-    link = document["link"]
-    over = "" if link is None else f" over {link['rate_mbps']:g} Mb/s a stream, {link['rtt_ms']:g} ms"
-    return (
-        f"what the input can deliver to a consumer that does nothing; {made}{over}, "
-        f"{document['batch_size']} samples a batch, {document['warm_up_batches']} batches first to warm up"
+        return [f"Trace of {counted(len(vms), 'VM')}: {', '.join(vms[:8])}{', ...' if len(vms) > 8 else ''}."]
+    shards = counted(document["shards"], "shard")
+    made = (
+        f"{document['generated']} generated samples in {shards} of an embedded store"
+        if document["generated"]
+        else f"{shards} in {document['endpoint']}"
     )
+    link = document["link"]
+    over = "" if link is None else f", over {link['rate_mbps']:g} Mb/s a stream and {link['rtt_ms']:g} ms"
+    lines = [
+        "This is what the input can deliver to a consumer that does nothing.",
+        f"Data: {made}{over}; {document['batch_size']} samples a batch, "
+        f"{document['warm_up_batches']} batches before those counted.",
+    ]
+    if link is not None and document["generated"]:
+        lines.append("Generated shards are small, so round trips count more than with shards of usual size.")
+    return lines
 
 
 def _heading(one: Mapping[str, Any], document: Mapping[str, Any]) -> str:
-    rate = one["samples_per_s"]
+    rate, limits = one["samples_per_s"], one["samples_per_s_interval"]
     text = "unknown" if rate is None else f"{rate:,.1f}"
+    if limits is not None:
+        text += f" ({limits[0]:,.1f} to {limits[1]:,.1f})"
     dropped = (
         f"; {one['dropped']:,} events were dropped, so the figures are of the rest" if one["dropped"] else ""
     )
@@ -154,8 +175,9 @@ def _heading(one: Mapping[str, Any], document: Mapping[str, Any]) -> str:
     cpu = f", {_seconds(one['cpu_s'])} CPU s"
     if document["kind"] == "run":
         return f"All VMs: {text} samples/s{cpu}{dropped}{bad}"
+    kind = one["worker_kind"] if one["workers"] == 1 else _PLURAL[one["worker_kind"]]
     return (
-        f"{counted(one['workers'], one['worker_kind'])}{'' if one['in_order'] else ', not in order'}, "
+        f"{one['workers']} {kind}{'' if one['in_order'] else ', not in order'}, "
         f"{counted(one['streams'], 'stream')}: {text} samples/s{cpu}{dropped}{bad}"
     )
 
@@ -164,7 +186,9 @@ def _first_storable(document: Mapping[str, Any]) -> str:
     most, count = document["storable_ops"], len(document["operations"])
     if most == count:
         return "; all can be stored"
-    return "; none can be stored" if not most else f"; the first {most} can be stored"
+    if not most:
+        return "; none can be stored"
+    return f"; the first{'' if most == 1 else f' {most}'} can be stored"
 
 
 def _storable(row: Mapping[str, Any]) -> str:
@@ -180,6 +204,11 @@ def _parameters(row: Mapping[str, Any]) -> str:
     return (text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}...") or "-"
 
 
+def _of(advice: Mapping[str, Any], document: Mapping[str, Any]) -> str:
+    workers = advice["of_workers"]
+    return f"With {counted(workers, 'worker')}: " if workers and len(document["traces"]) > 1 else ""
+
+
 def _bytes(value: float | None) -> str:
     return "unknown" if value is None else f"{value:,.0f}"
 
@@ -189,7 +218,7 @@ def _ms(value: float | None) -> str:
 
 
 def _seconds(value: float | None) -> str:
-    return "unknown" if value is None else f"{value:.2f}"
+    return "unknown" if value is None else f"{value:.2f}" if value >= 1 else f"{value:.3f}"
 
 
 def _percent(share: float | None) -> str:

@@ -82,9 +82,10 @@ def trace(
 
     \b
     JSON: {"schema_version", "target", "kind": "pipeline"|"experiment"|"run", "pipeline", "vms": [name] of a run,
-      "generated", "endpoint", "link": null or {"rate_mbps", "rtt_ms"}, "batch_size", "warm_up_batches",
+      "generated" (samples), "shards", "endpoint", "link": null or {"rate_mbps", "rtt_ms"}, "batch_size", "warm_up_batches",
       "mean_bytes_stored", "traces": [{"workers", "worker_kind", "in_order", "streams", "bad_samples",
-      "samples_per_s", "cpu_s", "dropped", "ops": [{"name", "n", "mean_ms", "p90_ms", "share_below_10ms",
+      "samples_per_s", "samples_per_s_interval": [low, high] (95 %), "busy_share" (of the workers' time: in
+      operations), "cpu_s", "dropped", "ops": [{"name", "n", "mean_ms", "p90_ms", "share_below_10ms",
       "share_below_100us", "cpu_s", "mean_bytes_out"}], "collate": null or one like those, "batches": {"n",
       "mean_ms", "sd_percent", "iqr_ms", "outliers", "wait_s", "share_wait_over_500ms", "share_delay_over_500ms",
       "out_of_order"}}], "advice": [{"code": "head_of_line"|"knee"|"shuffle_after", "of_workers", "evidence",
@@ -186,7 +187,8 @@ def _measured(
             "kind": "pipeline" if target.spec is None else "experiment",
             "pipeline": found.pipeline.name,
             "vms": None,
-            "generated": found.generated,
+            "generated": samples if found.generated else 0,
+            "shards": len(found.shards),
             "endpoint": found.endpoint,
             "link": None if link is None else {"rate_mbps": link.rate_mbps, "rtt_ms": link.rtt_ms},
             "batch_size": found.batch_size,
