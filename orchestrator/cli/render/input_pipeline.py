@@ -167,7 +167,7 @@ def _heading(one: Mapping[str, Any], document: Mapping[str, Any]) -> str:
     rate, limits = one["samples_per_s"], one["samples_per_s_interval"]
     text = "unknown" if rate is None else f"{rate:,.1f}"
     if limits is not None:
-        text += f" ({limits[0]:,.1f} to {limits[1]:,.1f})"
+        text += f" (95 %: {limits[0]:,.1f} to {limits[1]:,.1f})"
     dropped = (
         f"; {one['dropped']:,} events were dropped, so the figures are of the rest" if one["dropped"] else ""
     )
