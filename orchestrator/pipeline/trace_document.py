@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,6 +59,7 @@ def statistics(trace: Trace) -> dict[str, Any]:
             "iqr_ms": _ms(batches.iqr_ns),
             "outliers": batches.outliers,
             "wait_s": batches.wait_s,
+            "wait_share": _wait_share(trace, batches.wait_s),
             "share_wait_over_500ms": batches.share_wait_over_500ms,
             "share_delay_over_500ms": batches.share_delay_over_500ms,
             "out_of_order": batches.out_of_order,
@@ -127,20 +129,29 @@ def _advice(advice: HeadOfLine | Knee | ShuffleAfter, of_workers: int | None = N
 
 def _interval(trace: Trace) -> list[float] | None:
     """95 % of the samples/s of one VM, from the times between batches of one size. None if it has no upper end."""
-    times_s, samples, before_ns = list[float](), set[int | None](), None
-    for batch in trace.batches:
-        got_ns = batch.consumed_start_ns
-        if got_ns is None:
-            return None
-        times_s.append((got_ns - (batch.wait_start_ns if before_ns is None else before_ns)) / 1e9)  # pyright: ignore[reportOperatorIssue] - known where the other is
-        samples.add(batch.samples)
-        before_ns = got_ns
-    half = None if len(times_s) < 2 else t_interval_half(times_s)
+    got_ns = [b.consumed_start_ns for b in trace.batches if b.consumed_start_ns is not None]
+    samples = {b.samples for b in trace.batches}
     each = next(iter(samples)) if len(samples) == 1 else None
-    if half is None or each is None:
+    if each is None or not trace.batches or trace.batches[0].wait_start_ns is None:
         return None
-    mean_s = sum(times_s) / len(times_s)
-    return None if half >= mean_s else [each / (mean_s + half), each / (mean_s - half)]
+    times_s = [(end - start) / 1e9 for start, end in pairwise([trace.batches[0].wait_start_ns, *got_ns])]
+    half = t_interval_half(times_s)
+    if half is None or half >= (mean_s := sum(times_s) / len(times_s)):
+        return None
+    return [each / (mean_s + half), each / (mean_s - half)]
+
+
+def _wait_share(trace: Trace, wait_s: float | None) -> float | None:
+    """Waits of the consumers, of the time from the first request to the end of the last use, added over VMs."""
+    times_ns = dict[str, tuple[int, int]]()
+    for b in trace.batches:
+        if b.consumed_start_ns is None or b.wait_start_ns is None:
+            continue
+        first_ns, last_ns = times_ns.get(b.vm, (b.wait_start_ns, 0))
+        end_ns = b.consumed_start_ns + (b.consumed_ns or 0)
+        times_ns[b.vm] = min(first_ns, b.wait_start_ns), max(last_ns, end_ns)
+    traced_ns = sum(last_ns - first_ns for first_ns, last_ns in times_ns.values())
+    return wait_s * 1e9 / traced_ns if wait_s is not None and traced_ns else None
 
 
 def _busy_share(trace: Trace, workers: int) -> float | None:
