@@ -130,8 +130,9 @@ def _batch_lines(batches: Mapping[str, Any]) -> list[str]:
         f"{'1 batch' if count == 1 else f'{count:,} batches'}: mean {_ms(batches['mean_ms'])} ms to preprocess{spread}, "
         f"IQR {_ms(batches['iqr_ms'])} ms, {counted(batches['outliers'], 'outlier')}; out of order: "
         f"{'unknown' if order is None else order}.",
-        f"The consumer waited {_seconds(batches['wait_s'])} s, {_percent(batches['wait_share'])} % of the time; of the batches, {_percent(batches['share_wait_over_500ms'])} % "
-        f"had a wait and {_percent(batches['share_delay_over_500ms'])} % a delay over 500 ms.",
+        f"The consumer waited {_seconds(batches['wait_s'])} s, {_percent(batches['wait_share'])} % of the time; of the batches, "
+        f"{_percent(batches['share_wait_over_500ms'])} % had a wait and {_percent(batches['share_delay_over_500ms'])} % a delay "
+        "over 500 ms.",
     ]
 
 

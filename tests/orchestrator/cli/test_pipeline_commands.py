@@ -17,7 +17,6 @@ import pyarrow.parquet as parquet
 import pytest
 from chrome_format import problems
 
-from experiments.parse.load import find
 from experiments.peer.training.decoding import Workers
 from orchestrator.cli.app import run
 from orchestrator.pipeline.opened import open_input
@@ -27,18 +26,6 @@ from orchestrator.pipeline.tracing import record
 pytestmark = pytest.mark.processes
 
 Orch = Callable[..., tuple[int, Any, str]]
-
-USERS_PIPELINE = """
-from experiments.pipeline.op import Op
-from experiments.pipeline.pipeline import Pipeline
-
-
-def image(data):
-    raise ValueError("the pixels are odd")
-
-
-MINE = Pipeline("mine", {"image": ("npy",)}, (Op("odd", "mine:image", "image", "bytes", "array"),))
-"""
 
 
 @pytest.fixture
@@ -54,11 +41,16 @@ def orch(capsys: pytest.CaptureFixture[str]) -> Orch:
 
 
 @pytest.fixture
-def experiment_with_own_pipeline(tmp_path: Path) -> Path:
-    (tmp_path / "mine.py").write_text(USERS_PIPELINE)
-    text = find("local-2").read_text().replace("data:\n", "data:\n  pipeline: mine.py:MINE\n", 1)
-    (tmp_path / "mine.yaml").write_text(text)
-    return tmp_path / "mine.yaml"
+def broken_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> int:
+    """Make mine.yaml with a task whose label cannot be read; returns the line that raises."""
+    monkeypatch.chdir(tmp_path)
+    assert run(["init", "mine", "--task", "python"]) == 0
+    capsys.readouterr()
+    text = Path("task.py").read_text()
+    before, line, after = text.partition("return int(data)")
+    assert line
+    Path("task.py").write_text(f'{before}raise ValueError("the label is odd"){after}')
+    return before.count("\n") + 1
 
 
 def test_show_tells_what_may_be_stored_and_the_bytes_after_each_operation(orch: Orch, own_home: Path):
@@ -182,16 +174,18 @@ def test_a_run_with_a_trace(orch: Orch, own_home: Path, tmp_path: Path):
 @pytest.mark.parametrize("command", [("trace", "--batches", "1"), ("show",)])
 @pytest.mark.parametrize("kind", ["thread", "process"])
 def test_an_operation_that_raises_names_shard_key_and_operation(
-    orch: Orch, experiment_with_own_pipeline: Path, command: tuple[str, ...], kind: str
+    orch: Orch, broken_task: int, command: tuple[str, ...], kind: str
 ):
     if kind == "process":
         command = (*command, "--set", "data.workers.kind=process")
-    code, out, err = orch(command[0], str(experiment_with_own_pipeline), *command[1:])
+    code, out, err = orch(command[0], "mine.yaml", *command[1:])
     assert (code, out) == (1, "")
     assert "orch: s3://" in err
     assert ".tar: sample " in err
-    assert "operation odd: " in err
-    assert "mine.py:7: ValueError: the pixels are odd; correct the sample" in err
+    assert (
+        f", operation digit: task.py:{broken_task}: ValueError: the label is odd; correct the sample" in err
+    )
+    assert "Traceback" not in err
 
 
 @pytest.mark.parametrize(
@@ -248,7 +242,7 @@ def test_ctrl_c_leaves_nothing_behind(own_home: Path, tmp_path: Path):
     begun.send_signal(signal.SIGINT)
     _, err = begun.communicate(timeout=60)
     assert begun.returncode == 130, err
-    assert err.endswith("orch: interrupted\n")
+    assert err == "making 512 samples of digits\n"
     assert list(temporary.iterdir()) == []
     assert [path for path in own_home.iterdir() if path.name.startswith("pipeline-store")] == []
     with pytest.raises(ProcessLookupError):

@@ -88,8 +88,8 @@ def trace(
       operations), "cpu_s", "dropped", "ops": [{"name", "n", "mean_ms", "p90_ms", "share_below_10ms",
       "share_below_100us", "cpu_s", "mean_bytes_out"}], "collate": null or one like those, "batches": {"n",
       "mean_ms", "sd_percent", "iqr_ms", "outliers", "wait_s", "wait_share" (of the time), "share_wait_over_500ms",
-      "share_delay_over_500ms", "out_of_order"}}], "advice": [{"code": "head_of_line"|"knee"|"shuffle_after", "of_workers", "evidence",
-      "sentence"}]}; unknown, and what a run's trace does not hold, is null
+      "share_delay_over_500ms", "out_of_order"}}], "advice": [{"code": "head_of_line"|"knee"|"shuffle_after",
+      "of_workers", "evidence", "sentence"}]}; unknown, and what a run's trace does not hold, is null
     """
     from orchestrator.pipeline.failures import input_errors
     from orchestrator.pipeline.target import Target
