@@ -71,10 +71,9 @@ def trace_text(document: Mapping[str, Any]) -> str:
         lines.append(rows_text("", _ops(one), _OP_COLUMNS, Format.table))
         lines += _batch_lines(one["batches"])
         if one["busy_share"] is not None:
-            lines.append(
-                f"Workers spent {_percent(one['busy_share'])} % of the time in operations; in the rest they waited for "
-                "samples to be read or taken."
-            )
+            share = _percent(one["busy_share"])
+            rest = "; in the rest they waited for samples to be read or taken" if share != "100" else ""
+            lines.append(f"Workers spent {share} % of the time in operations{rest}.")
     if len(document["traces"]) > 1:
         rows = [
             {
