@@ -147,7 +147,7 @@ def _what(document: Mapping[str, Any]) -> list[str]:
         return [f"Trace of {counted(len(vms), 'VM')}: {', '.join(vms[:8])}{', ...' if len(vms) > 8 else ''}."]
     shards = counted(document["shards"], "shard")
     made = (
-        f"{document['generated']} generated samples in {shards} of an embedded store"
+        f"generated samples in {shards} of an embedded store"
         if document["generated"]
         else f"{shards} in {document['endpoint']}"
     )

@@ -102,6 +102,7 @@ def test_a_trace_of_several_worker_counts(orch: Orch, tmp_path: Path):
         *("--perfetto", str(drawn), "--parquet", str(tables), "-o", "json"),
     )
     assert code == 0, err
+    assert (found["generated"], found["shards"], found["batch_size"]) == (True, 8, 32)
     assert [one["workers"] for one in found["traces"]] == [1, 2]
     for one in found["traces"]:
         assert (one["worker_kind"], one["in_order"], one["streams"]) == ("thread", False, 2)
@@ -130,7 +131,7 @@ def test_a_trace_of_processes_over_a_link_as_a_table(orch: Orch):
     assert code == 0, err
     for words in (
         "experiment geo-b2, pipeline digits\nThis is what the input can deliver to a consumer that does nothing.",
-        "over 800 Mb/s a stream and 1 ms; 32 samples a batch",
+        "\nData: generated samples in 8 shards of an embedded store, over 800 Mb/s a stream and 1 ms; 32 samples a batch",
         "\n1 process, 1 stream: ",
         "\n2 processes, 1 stream: ",
         "(collate, by batch)  2 ",

@@ -82,7 +82,7 @@ def trace(
 
     \b
     JSON: {"schema_version", "target", "kind": "pipeline"|"experiment"|"run", "pipeline", "vms": [name] of a run,
-      "generated" (samples), "shards", "endpoint", "link": null or {"rate_mbps", "rtt_ms"}, "batch_size", "warm_up_batches",
+      "generated": true|false, "shards", "endpoint", "link": null or {"rate_mbps", "rtt_ms"}, "batch_size", "warm_up_batches",
       "mean_bytes_stored", "traces": [{"workers", "worker_kind", "in_order", "streams", "bad_samples",
       "samples_per_s", "samples_per_s_interval": [low, high] (95 %), "busy_share" (of the workers' time: in
       operations), "cpu_s", "dropped", "ops": [{"name", "n", "mean_ms", "p90_ms", "share_below_10ms",
@@ -187,7 +187,7 @@ def _measured(
             "kind": "pipeline" if target.spec is None else "experiment",
             "pipeline": found.pipeline.name,
             "vms": None,
-            "generated": samples if found.generated else 0,
+            "generated": found.generated,
             "shards": len(found.shards),
             "endpoint": found.endpoint,
             "link": None if link is None else {"rate_mbps": link.rate_mbps, "rtt_ms": link.rtt_ms},
