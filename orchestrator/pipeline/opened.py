@@ -18,6 +18,7 @@ from experiments.schema.shards import shard_urls
 from orchestrator.errors import UsageError
 from orchestrator.first_steps.trial import as_on_a_peer, copied_code, lone_config
 from orchestrator.launch.store_client import client_options, store_keys
+from orchestrator.pipeline.failures import input_errors
 from orchestrator.pipeline.target import Standalone, Target
 
 if TYPE_CHECKING:
@@ -25,9 +26,10 @@ if TYPE_CHECKING:
     from cloud.storage.opener import ShardOpener
     from experiments.pipeline.pipeline import Item, Pipeline
     from experiments.tasks.protocol import Batch
+    from orchestrator.launch.task_code import TaskCode
 
 _BUCKET_URL = "s3://orch-pipeline"
-_BATCH_SAMPLES = 32  # of a pipeline without an experiment
+BATCH_SAMPLES = 32  # of a pipeline without an experiment
 _SHARDS = 8  # at least, of generated samples: streams read several at once
 
 
@@ -48,6 +50,7 @@ class OpenInput:
     location: str  # of the experiment's store; "" for a pipeline alone
     spec: ExperimentSpec | None
     folder: Path  # temporary, removed at the end
+    own_paths: Callable[[str], str] = str  # replaces paths of copies by the user's own, in messages
 
 
 @contextlib.contextmanager
@@ -61,7 +64,7 @@ def open_input(
     """Open the target's input. `samples`: as many at least are generated, if the target has no store of its own.
 
     `link`: read the store as over this path. `progress` gets a line of text before what takes long. The code of a user's
-    task is importable while the input is open. Raises UsageError, PipelineError, TaskError, StorageError,
+    task is importable while the input is open. Raises UsageError, PipelineError, InputError, StorageError,
     DataSourceError.
     """
     say = progress or (lambda _: None)
@@ -96,7 +99,7 @@ def _standalone(
             name=name,
             pipeline=pipeline,
             collate=stacked,
-            batch_size=_BATCH_SAMPLES,
+            batch_size=BATCH_SAMPLES,
             seed=0,
             shards=shards,
             endpoint=endpoint,
@@ -137,8 +140,9 @@ def _experiment(
         config = with_stored_files(
             lone_config(spec, code, folder, spec.swarm.batch_size), folder, opener.open
         )
-        runner = build_runner(config)
-        use_stored_values(config, runner, opener.open)
+        with input_errors(_own_paths(code, folder)):
+            runner = build_runner(config)
+            use_stored_values(config, runner, opener.open)
         yield OpenInput(
             name=spec.name,
             pipeline=runner.pipeline,
@@ -153,7 +157,41 @@ def _experiment(
             location=spec.data.location,
             spec=spec,
             folder=folder,
+            own_paths=_own_paths(code, folder),
         )
+
+
+def _own_paths(code: TaskCode | None, folder: Path) -> Callable[[str], str]:
+    return str if code is None else lambda text: code.with_own_paths(text, folder)
+
+
+@contextlib.contextmanager
+def declared_pipeline(target: Target) -> Iterator[tuple[Pipeline, Callable[[str], str]]]:
+    """The target's whole pipeline, without a store and samples, and `OpenInput.own_paths`.
+
+    With data.stored too, it is the pipeline that starts at the original samples. Raises as `open_input` does.
+    """
+    from experiments.pipeline.load import load_pipeline
+
+    if target.standalone is not None:
+        yield load_pipeline(target.name, target.standalone.settings), str
+        return
+    assert target.spec is not None
+    spec = target.spec
+    with tempfile.TemporaryDirectory(prefix="orch-pipeline-") as made:
+        folder = Path(made).resolve()
+        code = copied_code(spec, folder)
+        with as_on_a_peer(spec, folder), input_errors(_own_paths(code, folder)):
+            from experiments.peer.training.stored_settings import with_stored_files
+            from experiments.peer.training.task import build_runner
+
+            config = lone_config(spec, code, folder, spec.swarm.batch_size)
+            if spec.data.endpoint:
+                _, opener = _reading(
+                    spec.data.endpoint, client_options(spec, store_keys(spec, os.environ)), None
+                )
+                config = with_stored_files(config, folder, opener.open)
+            yield build_runner(config).pipeline, _own_paths(code, folder)
 
 
 def stacked(items: Sequence[Item]) -> Batch:

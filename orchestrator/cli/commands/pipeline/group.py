@@ -7,6 +7,8 @@ import typer
 from orchestrator.cli.commands.pipeline.ls import ls
 from orchestrator.cli.commands.pipeline.map import map_pipeline
 from orchestrator.cli.commands.pipeline.plan import plan
+from orchestrator.cli.commands.pipeline.show import show
+from orchestrator.cli.commands.pipeline.trace import trace
 
 _pipeline = typer.Typer(
     name="pipeline",
@@ -18,6 +20,8 @@ _pipeline = typer.Typer(
 def register(app: typer.Typer) -> None:
     """Add the commands to the application."""
     _pipeline.command("ls")(ls)
+    _pipeline.command("show")(show)
+    _pipeline.command("trace")(trace)
     _pipeline.command("map")(map_pipeline)
     _pipeline.command("plan")(plan)
     app.add_typer(_pipeline)
