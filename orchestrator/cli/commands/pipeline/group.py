@@ -7,6 +7,7 @@ import typer
 from orchestrator.cli.commands.pipeline.ls import ls
 from orchestrator.cli.commands.pipeline.map import map_pipeline
 from orchestrator.cli.commands.pipeline.plan import plan
+from orchestrator.cli.commands.pipeline.profile import profile
 
 _pipeline = typer.Typer(
     name="pipeline",
@@ -20,4 +21,5 @@ def register(app: typer.Typer) -> None:
     _pipeline.command("ls")(ls)
     _pipeline.command("map")(map_pipeline)
     _pipeline.command("plan")(plan)
+    _pipeline.command("profile")(profile)
     app.add_typer(_pipeline)
