@@ -24,14 +24,14 @@ from experiments.pipeline.errors import BadSampleError, PipelineError
 from experiments.pipeline.op import Op
 from experiments.pipeline.pipeline import Pipeline
 
-StoredCodec = Literal["none", "gzip", "zlib", "png", "webp"]
+StoredCodec = Literal["none", "gzip", "zlib", "zstd", "png", "webp"]
 """How values are stored: as they are, compressed, or images as PNG or lossless WebP and all others as they are."""
 
 STORED_CODECS: tuple[StoredCodec, ...] = get_args(StoredCodec)
 
 _FORMAT = 1
 _SUFFIX: dict[Kind, str] = {"bytes": "bin", "text": "txt", "number": "json", "image": "npy", "array": "npy"}
-_COMPRESSED = {"gzip": ".gz", "zlib": ".zlib"}
+_COMPRESSED = {"gzip": ".gz", "zlib": ".zlib", "zstd": ".zst"}
 _WBITS: dict[str, int] = {"gzip": 31, "zlib": 15}  # of zlib
 LARGEST_VALUE_BYTES = 2**28  # of a compressed value
 _ARRAY_MODES = ("L", "RGB", "RGBA")  # of images that an array holds without loss
@@ -199,12 +199,16 @@ def encode(value: Any, kind: Kind, codec: StoredCodec) -> bytes:
         data = CODECS["npy"].encode(np.asarray(value))
     else:
         data = CODECS[DEFAULT_CODEC[kind]].encode(value)
-    if codec not in _WBITS:
+    if codec not in _COMPRESSED:
         return data
     if len(data) > LARGEST_VALUE_BYTES:
         raise ValueError(
             f"a value of {len(data)} bytes cannot be stored with {codec}, only up to {LARGEST_VALUE_BYTES}"
         )
+    if codec == "zstd":
+        import zstandard
+
+        return zstandard.ZstdCompressor(level=1).compress(data)
     return gzip.compress(data, 1, mtime=0) if codec == "gzip" else zlib.compress(data, 1)
 
 
@@ -216,7 +220,9 @@ def decode(data: bytes, kind: Kind, codec: StoredCodec) -> Any:
         with Image.open(io.BytesIO(data), formats=(codec,)) as image:
             image.load()
             return image
-    if codec in _WBITS:
+    if codec == "zstd":
+        data = _decompress_zstd(data)
+    elif codec in _WBITS:
         data = _decompress(data, codec)
     if kind == "image":
         from PIL import Image
@@ -234,6 +240,21 @@ def _decompress(data: bytes, codec: StoredCodec) -> bytes:
     if not stream.eof or stream.unused_data:
         raise ValueError(f"its {codec} data are {'followed by others' if stream.eof else 'cut'}")
     return value
+
+
+def _decompress_zstd(data: bytes) -> bytes:
+    """Decompress one zstd frame that tells its size, as `_decompress`. Raises ValueError."""
+    import zstandard
+
+    try:
+        size_bytes = zstandard.frame_content_size(data)
+        if size_bytes < 0:
+            raise ValueError("its zstd data do not tell their size")
+        if size_bytes > LARGEST_VALUE_BYTES:
+            raise ValueError(f"its value has more than {LARGEST_VALUE_BYTES} bytes")
+        return zstandard.ZstdDecompressor().decompress(data, allow_extra_data=False)
+    except zstandard.ZstdError as error:
+        raise ValueError(f"its zstd data are cut or damaged ({error})") from error
 
 
 def _declared(pipeline: Pipeline, ops: int) -> dict[str, Any]:

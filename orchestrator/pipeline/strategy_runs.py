@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -135,7 +136,7 @@ def store(
     )
     counts: list[int] = []
     save_s: list[float] = []
-    for (began_s, first), (ended_s, end) in zip(marks, marks[1:], strict=False):
+    for (began_s, first), (ended_s, end) in pairwise(marks):
         counts.append(end - first)
         save_s.append(ended_s - began_s - sum(noted["wall_s"][first:end]))
     return StoredPrefix(

@@ -32,6 +32,7 @@ _DIRECT = (
     "scipy",
     "soundfile",
     "tokenizers",
+    "zstandard",
     "transformers",
 )
 _GPU = "nvidia-ml-py"  # reads the utilisation of GPUs, which is unknown without it; pure Python, unlike NVIDIA's libraries
