@@ -126,7 +126,9 @@ def profile(
         found = measure(
             find_target(target, tuple(set_ or ())), wanted, _say, lambda text: line.show(lambda: text)
         )
-    except (PipelineError, BadSampleError, TaskError, WorkerEndedError) as error:
+    except BadSampleError as error:
+        raise ProfileError(f"{error.where}; correct the sample or the operation") from error
+    except (PipelineError, TaskError, WorkerEndedError) as error:
         raise ProfileError(str(error)) from error
     except OSError as error:
         raise ProfileError(
