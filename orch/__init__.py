@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from orch.columns import FRAMES, Column
 from orch.errors import OrchError
+from orch.profile import Profile, profile
 from orch.runs import Run, open, runs
 from orch.study import Study, replay
 
-__all__ = ["FRAMES", "Column", "OrchError", "Run", "Study", "open", "replay", "runs"]
+__all__ = ["FRAMES", "Column", "OrchError", "Profile", "Run", "Study", "open", "profile", "replay", "runs"]

@@ -243,20 +243,18 @@ def _decompress(data: bytes, codec: StoredCodec) -> bytes:
 
 
 def _decompress_zstd(data: bytes) -> bytes:
-    """As `_decompress`, for one frame of zstd. Raises ValueError."""
+    """Decompress one zstd frame that tells its size, as `_decompress`. Raises ValueError."""
     import zstandard
 
     try:
-        size = zstandard.frame_content_size(data)
-        if size > LARGEST_VALUE_BYTES:
+        size_bytes = zstandard.frame_content_size(data)
+        if size_bytes < 0:
+            raise ValueError("its zstd data do not tell their size")
+        if size_bytes > LARGEST_VALUE_BYTES:
             raise ValueError(f"its value has more than {LARGEST_VALUE_BYTES} bytes")
-        stream = zstandard.ZstdDecompressor(max_window_size=LARGEST_VALUE_BYTES).decompressobj()
-        value = stream.decompress(data)
+        return zstandard.ZstdDecompressor().decompress(data, allow_extra_data=False)
     except zstandard.ZstdError as error:
-        raise ValueError(f"its zstd data are damaged ({error})") from error
-    if size < 0 or not stream.eof or stream.unused_data:
-        raise ValueError(f"its zstd data are {'followed by others' if stream.eof else 'cut'}")
-    return value
+        raise ValueError(f"its zstd data are cut or damaged ({error})") from error
 
 
 def _declared(pipeline: Pipeline, ops: int) -> dict[str, Any]:

@@ -32,6 +32,7 @@ _DIRECT = (
     "scipy",
     "soundfile",
     "tokenizers",
+    "zstandard",
     "transformers",
     "zstandard",
 )

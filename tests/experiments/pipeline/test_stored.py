@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
@@ -186,7 +187,7 @@ def test_what_cannot_be_stored_names_the_sample():
 def test_a_compressed_value_takes_no_more_memory_than_a_value_may_have(codec, monkeypatch):
     data = encode(np.zeros(5000, np.uint8), "array", codec)
     assert decode(data, "array", codec).size == 5000
-    for damaged, says in ((data + b"x", "followed by others"), (data[:-3], "cut")):
+    for damaged, says in ((data + b"x", "followed by others|unused data"), (data[:-3], "cut"), (b"", "cut")):
         with pytest.raises(ValueError, match=says):
             decode(damaged, "array", codec)
     monkeypatch.setattr("experiments.pipeline.stored.LARGEST_VALUE_BYTES", 4000)
@@ -194,6 +195,12 @@ def test_a_compressed_value_takes_no_more_memory_than_a_value_may_have(codec, mo
         decode(data, "array", codec)
     with pytest.raises(ValueError, match="only up to 4000"):
         encode(np.zeros(5000, np.uint8), "array", codec)
+
+
+def test_a_zstd_frame_that_hides_its_size_is_refused():
+    hidden = zstandard.ZstdCompressor(write_content_size=False).compress(bytes(5000))
+    with pytest.raises(ValueError, match="do not tell their size"):
+        decode(hidden, "array", "zstd")
 
 
 def test_names_that_npy_cannot_hold_are_refused():

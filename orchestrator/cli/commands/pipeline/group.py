@@ -7,6 +7,7 @@ import typer
 from orchestrator.cli.commands.pipeline.ls import ls
 from orchestrator.cli.commands.pipeline.map import map_pipeline
 from orchestrator.cli.commands.pipeline.plan import plan
+from orchestrator.cli.commands.pipeline.profile import profile
 from orchestrator.cli.commands.pipeline.show import show
 from orchestrator.cli.commands.pipeline.trace import trace
 
@@ -23,5 +24,6 @@ def register(app: typer.Typer) -> None:
     _pipeline.command("show")(show)
     _pipeline.command("trace")(trace)
     _pipeline.command("map")(map_pipeline)
+    _pipeline.command("profile")(profile)
     _pipeline.command("plan")(plan)
     app.add_typer(_pipeline)

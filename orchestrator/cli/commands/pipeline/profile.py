@@ -1,0 +1,209 @@
+"""`orch pipeline profile`: measure the strategies of running a pipeline."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from orchestrator.cli.render.output import Format, rows_text
+
+if TYPE_CHECKING:
+    from analysis.pipeline.profile_records import Measurement
+
+_CACHES = ("none", "disk", "memory")
+_KINDS = ("thread", "process")
+_MOST = 256  # streams or workers
+_COLUMNS = (
+    "strategy",
+    "after",
+    "stored_kb",
+    "offline_s_per_1k",
+    "t1_sps",
+    "t3_sps",
+    "t4_sps",
+    "t4_interval",
+    "cpu_ms",
+)
+
+
+def profile(
+    target: Annotated[str, typer.Argument(help="An experiment (FILE or NAME), or a built-in pipeline.")],
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Change a setting of the experiment."),
+    ] = None,
+    splits: Annotated[
+        str, typer.Option(metavar="all|N,N", help="How many first operations run once and are stored.")
+    ] = "all",
+    codecs: Annotated[
+        str, typer.Option(metavar="C,C", help="Of stored values: none, gzip, zlib, zstd, png, webp.")
+    ] = "none",
+    streams: Annotated[str, typer.Option(metavar="N,N", help="Shards read at once.")] = "1",
+    workers: Annotated[str, typer.Option(metavar="N,N", help="Workers that run the operations.")] = "1",
+    kind: Annotated[str, typer.Option(metavar="thread|process", help="Kind of the workers.")] = "thread",
+    cache: Annotated[
+        str, typer.Option(metavar="C,C", help="none, disk (stored bytes), memory (decoded items).")
+    ] = "none",
+    samples: Annotated[
+        int, typer.Option(help="Samples to measure; as many others check the extrapolation.")
+    ] = 128,
+    windows: Annotated[int, typer.Option(help="Timed windows of each rate.", min=5, max=1000)] = 5,
+    link: Annotated[
+        str, typer.Option(metavar="Mb/s,ms", help="Read the store as over this path, such as 210,103.")
+    ] = "",
+    to: Annotated[
+        str, typer.Option(metavar="s3://...", help="Where your own store takes stored values meanwhile.")
+    ] = "",
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder for profile.json. Default: profiles/<target>-<time> in ORCH_HOME."),
+    ] = None,
+    output: Annotated[
+        Format, typer.Option("--output", "-o", help="table, json, yaml or csv.")
+    ] = Format.table,
+) -> None:
+    """Measure strategies: which first operations run once and are stored, and how the rest is read.
+
+    All combinations of the options are measured one after the other. Stored values are deleted afterwards. T1: reading
+    the source, T3: reading the stored values, both without operations; T4: batches that a consumer gets which does nothing.
+
+    JSON: {"schema_version": 1, "target", "pipeline", "fingerprint", "ops", "storable", "machine", "cores",
+    "memory_bytes", "link_mbps", "link_rtt_ms", "generated", "measured_at", "seconds", "measurements": [{"strategy":
+    {"split", "codec", "streams", "workers", "worker_kind", "cache"}, "after", "samples", "stored_bytes", "wire_bytes",
+    "later_wire_bytes", "cached_bytes", "offline_s", "offline_cpu_s", "save_s", "read_sps", "write_sps",
+    "stored_read_sps", "delivered_sps", "cpu_s"}], "extrapolations": [[label, {"total_samples", "stored_bytes",
+    "offline_s", "second_samples", "second_error_percent"}]]}. Bytes and seconds are those of a sample; a rate is {"value",
+    "low", "high", "n"} in samples per second. profile.json contains the same.
+    """
+    import json
+
+    from analysis.pipeline.profile_file import to_json
+    from cloud.durable_file import write_durably
+    from cloud.storage.link import Link
+    from experiments.peer.training.decoding import WorkerEndedError
+    from experiments.pipeline.errors import BadSampleError, PipelineError
+    from experiments.tasks.errors import TaskError
+    from orchestrator.cli.render.progress import ProgressLine
+    from orchestrator.errors import UsageError
+    from orchestrator.home import home_folder
+    from orchestrator.pipeline.find_profile import FILE, profiles_folder
+    from orchestrator.pipeline.profiling import Wanted
+    from orchestrator.pipeline.profiling import profile as measure
+    from orchestrator.pipeline.strategy_runs import ProfileError
+    from orchestrator.pipeline.target import find_target
+
+    if samples < 1:
+        raise UsageError(f"--samples {samples}: at least one sample must be measured; try --samples 128")
+    if kind not in _KINDS:
+        raise UsageError(f"--kind {kind}: choose thread or process")
+    caches = _words("--cache", cache)
+    if unknown := [one for one in caches if one not in _CACHES]:
+        raise UsageError(f"--cache {unknown[0]}: choose from {', '.join(_CACHES)}")
+    if to and not to.startswith("s3://"):
+        raise UsageError(f"--to {to}: write a bucket and a prefix, such as s3://bucket/prefix")
+    try:
+        path = Link.parse(link) if link else None
+    except ValueError as error:
+        raise UsageError(f"--link: {error}") from error
+    wanted = Wanted(
+        splits=None if splits == "all" else _numbers("--splits", splits, 0),
+        codecs=_words("--codecs", codecs),
+        streams=_numbers("--streams", streams, 1),
+        workers=_numbers("--workers", workers, 1),
+        kind=kind,
+        caches=caches,
+        samples=samples,
+        windows=windows,
+        link=path,
+        to_url=to,
+    )
+    line = ProgressLine()
+    here = Path.cwd()
+    try:
+        found = measure(
+            find_target(target, tuple(set_ or ())), wanted, _say, lambda text: line.show(lambda: text)
+        )
+    except BadSampleError as error:
+        raise ProfileError(f"{error.where}; correct the sample or the operation") from error
+    except (PipelineError, TaskError, WorkerEndedError) as error:
+        raise ProfileError(str(error)) from error
+    except OSError as error:
+        raise ProfileError(
+            f"the machine failed while measuring ({error.strerror or error}); nothing is left in the store"
+        ) from error
+    except MemoryError as error:
+        raise ProfileError("the memory is full; measure fewer --samples or leave out memory") from error
+    finally:
+        line.clear()
+    at = datetime.now(UTC)
+    folder = (
+        profiles_folder(home_folder()) / f"{Path(found.target).name}-{at:%Y%m%d-%H%M%S}"
+        if out is None
+        else here / out
+    )
+    text = to_json(found)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_durably(folder / FILE, text.encode(), 0o644)
+    except OSError as error:
+        raise ProfileError(f"{folder}: cannot write the profile ({error.strerror}); choose --out") from error
+    if output is Format.json:
+        typer.echo(text, nl=False)
+    elif output is Format.yaml:
+        document: dict[str, Any] = json.loads(text)
+        rows = document.pop("measurements")
+        document.pop("schema_version")
+        typer.echo(rows_text("measurements", rows, (), output, document), nl=False)
+    else:
+        rows = [_row(one) for one in found.measurements]
+        typer.echo(rows_text("measurements", rows, _COLUMNS, output), nl=False)
+        if output is Format.table:
+            for label, one in found.extrapolations:
+                error = one.second_error_percent
+                typer.echo(
+                    f"{label}: {one.stored_bytes.value / 1e6:.4g} MB for {one.total_samples} samples, "
+                    f"second sample {'unknown' if error is None else f'{error:+.2g} %'}"
+                )
+    _say(f"saved as {folder / FILE}")
+
+
+def _say(line: str) -> None:
+    typer.echo(line, err=True)
+
+
+def _words(option: str, text: str) -> tuple[str, ...]:
+    from orchestrator.errors import UsageError
+
+    found = tuple(dict.fromkeys(filter(None, (word.strip() for word in text.split(",")))))
+    if not found:
+        raise UsageError(f"{option} '{text}': name at least one")
+    return found
+
+
+def _numbers(option: str, text: str, least: int) -> tuple[int, ...]:
+    from orchestrator.errors import UsageError
+
+    words = _words(option, text)
+    if wrong := [w for w in words if not (w.isascii() and w.isdecimal() and least <= int(w) <= _MOST)]:
+        raise UsageError(f"{option} {wrong[0]}: write whole numbers from {least} to {_MOST}, such as 1,2")
+    return tuple(dict.fromkeys(map(int, words)))
+
+
+def _row(one: Measurement) -> dict[str, Any]:
+    rate = one.delivered_sps
+    return {
+        "strategy": one.strategy.label,
+        "after": one.after,
+        "stored_kb": one.stored_bytes / 1e3,
+        "offline_s_per_1k": None if one.offline_s is None else one.offline_s * 1e3,
+        "t1_sps": one.read_sps.value,
+        "t3_sps": None if one.stored_read_sps is None else one.stored_read_sps.value,
+        "t4_sps": rate.value,
+        "t4_interval": None
+        if rate.low is None or rate.high is None
+        else f"{rate.low:.1f} to {rate.high:.1f}",
+        "cpu_ms": one.cpu_s.value * 1e3,
+    }
