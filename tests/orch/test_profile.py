@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from made_up_profile import profile
 
 import orch
 from analysis.pipeline.profile_file import to_json
-from tests.analysis.pipeline.made_up_profile import profile
 
 
 def test_strategies_are_rows_with_unknown_as_missing(tmp_path: Path):
