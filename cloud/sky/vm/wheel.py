@@ -32,7 +32,6 @@ _DIRECT = (
     "scipy",
     "soundfile",
     "tokenizers",
-    "zstandard",
     "transformers",
     "zstandard",
 )
