@@ -56,6 +56,7 @@ class Option:
     source_wire_bytes: float  # a sample, of the shards that the first operations read
     source_stored_bytes: float  # a sample, of those shards
     first_pass: Measurement  # the same strategy without a cache if it was measured; it fills the cache
+    reads_ahead: bool = True  # whether samples are read while others run, or T4 was measured over the path
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,15 @@ def options_of(profile: Profile) -> tuple[Option, ...]:
     source = baseline_of(profile)
     uncached = {m.strategy: m for m in profile.measurements if m.strategy.cache == "none"}
     return tuple(
-        Option(m, source.wire_bytes, source.stored_bytes, uncached.get(replace(m.strategy, cache="none"), m))
+        Option(
+            m,
+            source.wire_bytes,
+            source.stored_bytes,
+            uncached.get(replace(m.strategy, cache="none"), m),
+            reads_ahead=profile.link_mbps is not None
+            or m.strategy != replace(m.strategy, streams=1, workers=1)
+            or m.strategy.worker_kind == "process",
+        )
         for m in profile.measurements
     )
 
@@ -122,9 +131,20 @@ def at_t4(option: Option, bound: Literal["low", "high"]) -> Option | None:
     return None if measured is None or first is None else replace(option, measured=measured, first_pass=first)
 
 
-def rate(t4_sps: float, trainer_sps: float, link_bps: float | None, wire_bytes: float) -> tuple[float, Bound]:
-    """Return min(T4, trainer's rate, link / bytes a sample), and which of them it is."""
+def rate(
+    t4_sps: float, trainer_sps: float, link_bps: float | None, wire_bytes: float, *, reads_ahead: bool = True
+) -> tuple[float, Bound]:
+    """Return min(T4, trainer's rate, link / bytes a sample), and which of them it is.
+
+    Without `reads_ahead`, one thread reads a sample and then runs its operations (`decoding.decoded`), so the times of T4
+    and of the path add up; the longer one is the bound.
+    """
     link_sps = math.inf if link_bps is None or wire_bytes <= 0 else link_bps / 8 / wire_bytes
+    if not reads_ahead:
+        both_sps = 1 / (1 / t4_sps + (0.0 if math.isinf(link_sps) else 1 / link_sps))
+        if both_sps < trainer_sps:
+            return both_sps, "link" if link_sps < t4_sps else "input"
+        return trainer_sps, "trainer"
     rates: dict[Bound, float] = {"trainer": trainer_sps, "link": link_sps, "input": t4_sps}
     bound = min(BOUNDS, key=lambda name: rates[name])
     return rates[bound], bound
@@ -134,11 +154,16 @@ def phases(option: Option, peer: PlanPeer, share_samples: float) -> tuple[Phase,
     """Return a peer's first pass over its share, and its later passes."""
     measured = option.measured
     link_bps = None if peer.stream_bps is None else peer.stream_bps * measured.strategy.streams
+    ahead = option.reads_ahead
     first, first_bound = rate(
-        option.first_pass.delivered_sps.value, peer.trainer_sps, link_bps, measured.wire_bytes
+        option.first_pass.delivered_sps.value,
+        peer.trainer_sps,
+        link_bps,
+        measured.wire_bytes,
+        reads_ahead=ahead,
     )
     later, later_bound = rate(
-        measured.delivered_sps.value, peer.trainer_sps, link_bps, measured.later_wire_bytes
+        measured.delivered_sps.value, peer.trainer_sps, link_bps, measured.later_wire_bytes, reads_ahead=ahead
     )
     return Phase(share_samples, first, first_bound), Phase(math.inf, later, later_bound)
 

@@ -40,10 +40,33 @@ def test_rate_is_the_least_of_three(t4, trainer, mbps, wire):
 
 
 def test_streams_multiply_what_the_path_carries():
-    one, four = (options_of(profile(measurement(Strategy(0, streams=n), 300_000, 1000)))[0] for n in (1, 4))
+    strategies = (Strategy(0, streams=n, workers=2) for n in (1, 4))
+    one, four = (options_of(profile(measurement(s, 300_000, 1000)))[0] for s in strategies)
     where = setting(peer(trainer_sps=1000, stream_bps=24e6), samples=1000)
     assert (train(one, where, 1).sps, train(four, where, 1).sps) == pytest.approx((10, 40))
     assert (train(one, where, 1).bound, train(four, where, 1).bound) == ("link", "link")
+
+
+@pytest.mark.parametrize(
+    ("t4", "trainer", "expected"),
+    [
+        (97.4, 1000.0, (46.1, "link")),  # 1 / (1 / 97.4 + 1 / 87.5)
+        (50.0, 1000.0, (31.82, "input")),
+        (97.4, 30.0, (30.0, "trainer")),
+    ],
+)
+def test_one_thread_reads_and_then_runs_the_operations(t4, trainer, expected):
+    found, bound = rate(t4, trainer, 210e6, 3e5, reads_ahead=False)
+    assert (round(found, 2), bound) == expected
+    assert rate(t4, 1e9, None, 3e5, reads_ahead=False) == (pytest.approx(t4), "input")
+
+
+def test_which_strategies_read_ahead():
+    alone = [Strategy(0), Strategy(0, streams=2), Strategy(0, workers=2), Strategy(0, worker_kind="process")]
+    found = options_of(profile(*(measurement(s, 3e5, 100) for s in alone)))
+    assert [option.reads_ahead for option in found] == [False, True, True, True]
+    linked = replace(profile(measurement(Strategy(0), 3e5, 100)), link_mbps=210.0, link_rtt_ms=103.0)
+    assert options_of(linked)[0].reads_ahead, "T4 was measured over the path already"
 
 
 def test_a_cache_is_filled_at_the_rate_without_it():
