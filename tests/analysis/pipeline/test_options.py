@@ -50,7 +50,7 @@ def test_streams_multiply_what_the_path_carries():
 @pytest.mark.parametrize(
     ("t4", "trainer", "expected"),
     [
-        (97.4, 1000.0, (46.1, "link")),  # 1 / (1 / 97.4 + 1 / 87.5)
+        (97.4, 1000.0, (46.09, "link")),  # 1 / (1 / 97.4 + 1 / 87.5)
         (50.0, 1000.0, (31.82, "input")),
         (97.4, 30.0, (30.0, "trainer")),
     ],
