@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -47,6 +48,9 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as environment:
         folder = tmp_path_factory.mktemp("home")
         environment.setenv("ORCH_HOME", str(folder))
+        if "ORCH_SWIFT_VENV" not in os.environ:  # tests/conftest.py sets it for each test only
+            cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "orch-tests"
+            environment.setenv("ORCH_SWIFT_VENV", str(cache / "swift-venv"))
         yield folder
         assert [path.name for path in folder.iterdir()] == []
 
