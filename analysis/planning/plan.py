@@ -315,6 +315,10 @@ def plan_of(
         taken = preempted(spec, prediction, spot, first, [peer.first.usd_per_h for peer in peers], run_s)
         if taken is not None:
             prediction = replace(prediction, **with_preemptions(prediction, taken))
+    if spot is not None and taken is None:
+        notes.append(
+            "the prediction assumes no preemptions: samples/s of the peers that are left are unknown"
+        )
     vm_usd = None
     if usd_per_h is not None and duration_s is not None:
         vm_usd = (usd_per_h * Decimal(repr(duration_s)) / _HOUR_S).quantize(_CENT)

@@ -63,12 +63,13 @@ def cost_of(
     if preempted is not None:
         left = float(np.median(preempted.sps)), preempted.sps
         billed = float(np.median(preempted.billed)), preempted.billed
-        if float(np.quantile(preempted.sps, 0.05)) <= 0:
+        if np.count_nonzero(preempted.sps <= 0) * 20 >= preempted.sps.size:
             why = (
                 "in a twentieth of the histories' stretches no peer trains at all, so the time has no upper bound",
             )
             return PredictedCost(samples, None, None, None, None, why)
-    with np.errstate(divide="ignore"):  # of stretches without training, which are outside of the interval
+    # Without training a run takes for ever, whatever is billed; such runs are outside of the interval.
+    with np.errstate(divide="ignore", invalid="ignore"):
         slowed = took_s[0] / left[0], took_s[1] / left[1]
         time = _with_interval(slowed[0] * epochs, slowed[1] * epochs)
         if vm_usd_per_h is None or egress is None or runs is None or runs.egress_usd is None:
@@ -92,5 +93,5 @@ def cost_of(
 
 
 def _with_interval(value: Any, runs: Any) -> Value:
-    low, high = np.quantile(runs, [0.05, 0.95])
+    low, high = np.quantile(np.where(np.isnan(runs), np.inf, runs), [0.05, 0.95])
     return Value(float(value), float(low), float(high))

@@ -177,3 +177,35 @@ def test_what_is_not_predicted_without_preemptions_is_not_with_them():
     p = predict(spec, BOOK)
     assert p.sps is None
     assert preempted(spec, p, SpotHistories({}, 0.0), places, [None, None], 100.0) is None
+
+
+@pytest.mark.parametrize(("empty", "known"), [(4, True), (96, True), (100, False), (400, False)])
+def test_runs_without_any_training_are_beyond_the_interval_or_leave_it_unknown(empty: int, known: bool):
+    spec = load("geo-b2", ["measure.epochs=40"])
+    places = [slot.places[0] for slot in slots(spec)]
+    p = predict(spec, BOOK)
+    spot = SpotHistories({place.infra: history([0.0], [1], 2e6) for place in places}, 0.0)
+    found = preempted(spec, p, spot, places, [Decimal(1)] * 2, 1000.0)
+    assert found is not None
+    left, billed = np.ones(2000), np.ones(2000)
+    left[:empty] = billed[:empty] = 0.0
+    cost = cost_of(p, 32768, 10**6, Decimal(2), replace(found, sps=left, billed=billed))
+    for value in (cost.usd_per_1m_samples, cost.usd_to_samples, cost.time_to_samples_s):
+        assert (value is not None) == known
+        if value is not None:
+            assert 0 < value.low <= value.value <= value.high < np.inf
+    assert bool(cost.unknown) != known
+
+
+def test_a_swarm_of_unknown_speed_is_said_to_have_no_preemptions(monkeypatch: pytest.MonkeyPatch):
+    def unknown(*_: object) -> float:
+        raise ValueError("no step time")
+
+    monkeypatch.setattr("analysis.planning.preemptions.nominal_sps", unknown)
+    spot = SpotHistories(
+        {place.infra: history([0.0], [1], 2e6) for slot in slots(load("geo-b2")) for place in slot.places},
+        0.0,
+    )
+    plan = planned("10", spot)
+    assert plan.preempted is None
+    assert any("assumes no preemptions" in note for note in plan.notes)
