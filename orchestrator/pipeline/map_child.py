@@ -27,6 +27,7 @@ from experiments.pipeline.trace import Recorder, SampleTrace, TraceError
 from experiments.pipeline.trace_format import Code
 from orchestrator.pipeline.map_job import ALONE_TRACE, ANSWER, GO, JOB, READY, TRACE, MapJob
 
+_LEAST_RECORDS = 100_000
 _MOST_RECORDS = 2_000_000  # 80 MB
 _MOST_RUNS = 50_000  # of an operation alone
 _INPUTS = 8  # samples on which an operation runs alone
@@ -56,7 +57,8 @@ def _follow_parent() -> None:
 def _sampled(job: MapJob) -> dict[str, Any]:
     per_sample_ns = _warm_up(job)
     ops = len(job.pipeline.ops)
-    records = min(_MOST_RECORDS, int(4 * job.seconds * 1e9 / per_sample_ns * ops) + ops)
+    records = int(4 * job.seconds * 1e9 / per_sample_ns * ops) + ops  # the warm-up may have been slow
+    records = min(_MOST_RECORDS, max(_LEAST_RECORDS, records))
     recorder = Recorder(Path(TRACE), records=records)
     buffer = recorder.buffer()
     gc.collect()

@@ -114,7 +114,7 @@ def profile(
         run = _Run(opened, wanted, step)
         measurements = run.measure(found)
         return Profile(
-            target=target.name,
+            target=opened.name,
             pipeline=opened.pipeline.name,
             fingerprint=opened.pipeline.fingerprint(),
             ops=tuple(op.name for op in opened.pipeline.ops),

@@ -10,6 +10,7 @@ import profilers
 import pytest
 
 from orchestrator.cli.app import run
+from orchestrator.pipeline import map_programs
 
 
 @pytest.fixture
@@ -17,6 +18,9 @@ def bin_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """What PATH names first."""
     folder = profilers.install(tmp_path / "bin", profilers.RECORDING)
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    for name, value in (("_PARANOID", "2"), ("_MOST_SAMPLES_HZ", "100000")):
+        (folder / name).write_text(value)
+        monkeypatch.setattr(map_programs, name, folder / name)
     return folder
 
 

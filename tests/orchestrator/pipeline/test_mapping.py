@@ -99,6 +99,15 @@ def _counted(samples):
     return map_by_instructions(_opened(), samples, progress=lambda _: None)
 
 
+@pytest.fixture(autouse=True)
+def kernel(tmp_path_factory, monkeypatch):
+    """A kernel that allows sampling."""
+    folder = tmp_path_factory.mktemp("kernel")
+    for name, value in (("_PARANOID", "2"), ("_MOST_SAMPLES_HZ", "100000")):
+        (folder / name).write_text(value)
+        monkeypatch.setattr(map_programs, name, folder / name)
+
+
 def _rows(found, op):
     return {row.function: row for row in found.functions if row.op == op}
 
@@ -108,7 +117,7 @@ def test_samples_are_joined_to_the_operations_of_the_real_process():
     found = _sampled()
     decode, flip = found.ops
     assert (decode.op, flip.op) == ("decode", "flip")
-    assert decode.calls == flip.calls >= 3
+    assert decode.calls == flip.calls >= 1
     # one sample a span, one more at the first span
     assert (decode.count, flip.count) == (decode.calls + 1, flip.calls)
     assert found.between == found.other_threads == 0

@@ -265,3 +265,10 @@ def test_a_disk_cache_that_does_not_fit_is_refused(
             link=None,
             folder=tmp_path / "cache",
         )
+
+
+def test_the_target_of_a_file_is_its_experiment(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text((Path("experiments") / "library" / "local-2.yaml").read_text())
+    found = profile(find_target(str(file)), Wanted(samples=8, splits=(0,)), silent, silent)
+    assert (found.target, found.pipeline) == ("local-2", "digits")

@@ -125,9 +125,14 @@ def map_pipeline(
         raise MapError(str(error)) from error
     at = datetime.now(UTC)
     folder = home_folder() / "maps" / f"{found.target}-{at:%Y%m%d-%H%M%S}" if out is None else here / out
-    folder.mkdir(parents=True, exist_ok=True)
     document = map_document(found)
-    write_durably(folder / "map.json", as_json(document).encode(), 0o644)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_durably(folder / "map.json", as_json(document).encode(), 0o644)
+    except OSError as error:
+        raise UsageError(
+            f"--out: {folder} cannot be written ({error.strerror or error}); choose another folder"
+        ) from error
     if output in (Format.json, Format.yaml):
         rest = {key: value for key, value in document.items() if key not in ("schema_version", "functions")}
         typer.echo(rows_text("functions", document["functions"], (), output, rest), nl=False)
