@@ -127,6 +127,9 @@ def plan_run(
         **shown,
         "notes": [*dated, *shown["notes"], *(() if start is None else start.notes(spec))],
     }
+    predicted = (approved or {}).get("prediction") or {}
+    if spot is None and predicted.get("preemptions"):  # from histories, which a launch does not read again
+        document["prediction"] = predicted
     begins = None if start is None else start.to_json()
     if begins is not None:
         document["start_from"] = begins

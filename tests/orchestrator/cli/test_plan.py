@@ -411,6 +411,11 @@ def test_preemptions_are_in_the_prediction_and_without_histories_none_are_assume
     taken = document["prediction"]["preemptions"]
     assert (taken["restart_s"], taken["windows"]) == (390.0, 500)
     assert [history["availability"] for history in taken["histories"]] == [0.75, 0.75]
+    saved = tmp_path / "plan.json"
+    assert run(["plan", "geo-b2", *long, "--spot", f"*={trace}", "-o", str(saved)]) == 0
+    capsys.readouterr()
+    assert run(["launch", "--plan", str(saved), "--dry-run"]) == 0
+    assert "preemptions leave 59" in capsys.readouterr().out  # with a restart of 390 s
 
 
 @pytest.mark.parametrize(
