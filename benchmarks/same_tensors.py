@@ -103,23 +103,26 @@ def source(
 
 
 def batches(made: TaskSource) -> Iterator[tuple[Digests, Cursor, bool]]:
-    """Digests of the samples of pass 0 in each batch, the cursor after it, and whether all its samples are of a later pass."""
+    """Digests of the samples of pass 0 in each batch, the cursor after it, and whether all samples of pass 0 have been read.
+
+    Out of order, samples of pass 0 may come after batches of the next pass; the cursor is behind all samples that came.
+    """
     while True:
         loaded = made.next_batch(_BATCH_SAMPLES)
         passes = [span.pass_number for span in loaded.spans for _ in range(span.first, span.end)]
         places = zip(passes, loaded.samples, loaded.batch, strict=True)
         first = {key: digest(item) for number, (_, key), item in places if number == 0}
-        yield first, loaded.cursor, not first
+        yield first, loaded.cursor, loaded.cursor.epoch > 0
 
 
 def one_pass(opened: OpenInput, opener: ShardOpener, workers: Workers, streams: int) -> Digests:
     """Digests of all samples of pass 0. Raises AssertionError if a sample comes twice."""
     found: Digests = {}
     with closing(source(opened, opener, workers, streams)) as made:
-        for first, _, later in batches(made):
+        for first, _, all_read in batches(made):
             assert not found.keys() & first.keys(), "a sample came twice in one pass"
             found |= first
-            if later:
+            if all_read:
                 return found
     raise AssertionError("the source ended")
 
@@ -128,10 +131,10 @@ def _read_until_killed(opened: OpenInput, workers: Workers, streams: int, log: P
     os.setsid()  # its worker processes end with it, by their own death signal
     opener = ShardOpener(opened.client, endpoint=opened.endpoint)
     with log.open("a") as file:
-        for first, cursor, later in batches(source(opened, opener, workers, streams, at)):
-            file.write(json.dumps({"digests": first, "cursor": asdict(cursor), "later": later}) + "\n")
+        for first, cursor, all_read in batches(source(opened, opener, workers, streams, at)):
+            file.write(json.dumps({"digests": first, "cursor": asdict(cursor), "all_read": all_read}) + "\n")
             file.flush()
-            if later:
+            if all_read:
                 return
 
 
@@ -161,7 +164,7 @@ def killed_and_resumed(opened: OpenInput, workers: Workers, streams: int, log: P
             changed = [key for key, value in row["digests"].items() if found.get(key, value) != value]
             assert not changed, f"samples {changed} came again and differ"
             found |= row["digests"]
-            if row["later"]:
+            if row["all_read"]:
                 return found, kills
         cursor = Cursor(**{**rows[-1]["cursor"], "done": tuple(rows[-1]["cursor"]["done"])})
 
