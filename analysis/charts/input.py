@@ -15,7 +15,7 @@ Row = Mapping[str, Any]
 _HEIGHT = 0.38  # of a bar
 
 
-def operations(rows: Sequence[Row]) -> Figure:
+def operations(rows: Sequence[Row], label: str = "seconds of all samples, as measured") -> Figure:
     """Draw wall and CPU seconds of each operation. `rows`: op, wall_s, cpu_s (None: unknown, no bar)."""
     from matplotlib.figure import Figure as New
 
@@ -35,7 +35,7 @@ def operations(rows: Sequence[Row]) -> Figure:
     axes.set_yticks(range(len(rows)), [str(row["op"]) for row in rows])
     axes.invert_yaxis()
     axes.grid(visible=False, axis="y")
-    axes.set_xlabel("seconds of all samples, as measured")
+    axes.set_xlabel(label)
     _legend(axes)
     return figure
 

@@ -44,6 +44,7 @@ class BatchStatistics:
     share_wait_over_500ms: float | None
     share_delay_over_500ms: float | None
     wait_s: float | None  # sum
+    delay_s: float | None  # sum
     out_of_order: int | None
 
 
@@ -107,6 +108,7 @@ def batch_statistics(batches: Sequence[BatchRecord]) -> BatchStatistics:
         share_wait_over_500ms=_share(waits, lambda ns: ns > LONG_NS),
         share_delay_over_500ms=_share(delays, lambda ns: ns > LONG_NS),
         wait_s=sum(waits) / _NS if waits else None,
+        delay_s=sum(delays) / _NS if delays else None,
         out_of_order=None if out_of_order is None else len(out_of_order),
     )
 

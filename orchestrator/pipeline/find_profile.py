@@ -29,6 +29,23 @@ def find_profile(
         path = Path(name)
         path = path / FILE if path.is_dir() else path
         return read_profile(path), path
+    found = newest_profile(home, pipeline or experiment, say, of_pipeline=bool(pipeline))
+    if found is None:
+        wanted = pipeline or experiment
+        raise UsageError(
+            f"there is no profile of {wanted} in {profiles_folder(home)}; measure one with `orch pipeline profile {wanted}`"
+            + ("" if pipeline else ", or name another pipeline's with --pipeline or --profile")
+        )
+    return found
+
+
+def newest_profile(
+    home: Path, wanted: str, say: Callable[[str], None], *, of_pipeline: bool
+) -> tuple[Profile, Path] | None:
+    """Return the newest profile of the target `wanted`, or with `of_pipeline` also of the pipeline of that name, if any.
+
+    `say` gets a sentence on each file that is no profile.
+    """
     found: list[tuple[str, str, Profile, Path]] = []
     for path in sorted(profiles_folder(home).glob(f"*/{FILE}")):
         try:
@@ -36,15 +53,10 @@ def find_profile(
         except UsageError as error:
             say(f"left out: {error}")
             continue
-        names = (profile.target, profile.pipeline) if pipeline else (profile.target,)
-        if (pipeline or experiment) in names:
+        if wanted == profile.target or (of_pipeline and wanted == profile.pipeline):
             found.append((profile.measured_at, path.parent.name, profile, path))
     if not found:
-        wanted = pipeline or experiment
-        raise UsageError(
-            f"there is no profile of {wanted} in {profiles_folder(home)}; measure one with `orch pipeline profile {wanted}`"
-            + ("" if pipeline else ", or name another pipeline's with --pipeline or --profile")
-        )
+        return None
     _, _, profile, path = max(found, key=lambda one: one[:2])
     return profile, path
 

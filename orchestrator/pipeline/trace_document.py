@@ -59,6 +59,7 @@ def statistics(trace: Trace) -> dict[str, Any]:
             "iqr_ms": _ms(batches.iqr_ns),
             "outliers": batches.outliers,
             "wait_s": batches.wait_s,
+            "delay_s": batches.delay_s,
             "wait_share": _wait_share(trace, batches.wait_s),
             "share_wait_over_500ms": batches.share_wait_over_500ms,
             "share_delay_over_500ms": batches.share_delay_over_500ms,

@@ -95,13 +95,18 @@ def test_show_without_samples_starts_no_store(orch: Orch, monkeypatch: pytest.Mo
     assert "BYTES OUT" not in shown
 
 
-def test_a_trace_of_several_worker_counts(orch: Orch, tmp_path: Path):
+def test_a_trace_of_several_worker_counts(orch: Orch, own_home: Path, tmp_path: Path):
     drawn, tables = tmp_path / "trace.json", tmp_path / "tables"
     code, found, err = orch(
         *("trace", "digits", "--batches", "3", "--workers", "2,1", "--streams", "2", "--no-in-order"),
         *("--perfetto", str(drawn), "--parquet", str(tables), "-o", "json"),
     )
     assert code == 0, err
+    (saved,) = (own_home / "traces").glob("digits-*/trace.json")
+    assert json.loads(saved.read_text()) == found
+    assert f"saved as {saved}" in err
+    code, reported, err = orch("report", "digits", "-o", "json")
+    assert (code, reported["parts"]["trace"]) == (0, str(saved)), err
     assert (found["generated"], found["shards"], found["batch_size"]) == (True, 8, 32)
     assert [one["workers"] for one in found["traces"]] == [1, 2]
     for one in found["traces"]:
@@ -207,6 +212,7 @@ def test_an_operation_that_raises_names_shard_key_and_operation(
         (("trace", "digits", "--perfetto", "/tmp"), "/tmp is a folder; name a file"),
         (("trace", "digits", "--parquet", "/dev/null"), "/dev/null is not a folder; name another one"),
         (("trace", "digits", "--parquet", "/proc/none"), "/proc/none cannot be written"),
+        (("trace", "digits", "--out", "/proc/none"), "/proc/none cannot be written"),
         (("trace", "nothing-here"), "no such pipeline, experiment or run"),
         (("trace", "nothing-here.yaml"), "no such file"),
         (("trace", "latest"), "no run yet"),

@@ -8,6 +8,7 @@ from orchestrator.cli.commands.pipeline.ls import ls
 from orchestrator.cli.commands.pipeline.map import map_pipeline
 from orchestrator.cli.commands.pipeline.plan import plan
 from orchestrator.cli.commands.pipeline.profile import profile
+from orchestrator.cli.commands.pipeline.report import report
 from orchestrator.cli.commands.pipeline.show import show
 from orchestrator.cli.commands.pipeline.trace import trace
 
@@ -26,4 +27,5 @@ def register(app: typer.Typer) -> None:
     _pipeline.command("map")(map_pipeline)
     _pipeline.command("profile")(profile)
     _pipeline.command("plan")(plan)
+    _pipeline.command("report")(report)
     app.add_typer(_pipeline)

@@ -10,10 +10,9 @@ import typer
 
 from cloud.targets import TARGETS
 from orchestrator.cli.choosing import Where
+from orchestrator.cli.commands.pipeline.arguments import parsed_passes
 from orchestrator.cli.render.output import Format, as_json, rows_text
 from orchestrator.cli.render.terminal import say
-
-_MOST_PASSES = 1_000_000
 
 
 class Output(StrEnum):
@@ -133,7 +132,7 @@ def plan(
     from orchestrator.pipeline.plan_setting import check_pipeline, plan_setting
     from orchestrator.pipeline.target import find_target
 
-    numbers = _passes(passes)
+    numbers = parsed_passes(passes)
     if sps_per_peer is not None and not 0 < sps_per_peer < math.inf:
         raise typer.BadParameter(f"--sps-per-peer {sps_per_peer:g} is not above 0")
     try:
@@ -202,13 +201,3 @@ def plan(
         "assumptions": assumed,
     }
     typer.echo(as_json(document), nl=False)
-
-
-def _passes(text: str) -> list[int]:
-    """Parse "1,30"; each number once, in its order."""
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isascii() and part.isdigit() and 1 <= int(part) <= _MOST_PASSES for part in parts):
-        raise typer.BadParameter(
-            f"--passes '{text[:80]}' is not a list of whole numbers from 1 to {_MOST_PASSES:,}, such as 1,30"
-        )
-    return list(dict.fromkeys(map(int, parts)))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import platform
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -69,6 +71,13 @@ def trace(
         Path | None,
         typer.Option(metavar="DIR", help="Write the records: ops, batches, phases and threads .parquet."),
     ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Folder for trace.json. Default: traces/<target>-<time> in ORCH_HOME, none for a run.",
+        ),
+    ] = None,
     output: OutputOption = "table",
 ) -> None:
     """Measure where the time of an input goes, by operation and by batch, and what would help.
@@ -81,15 +90,16 @@ def trace(
     without a trace.
 
     \b
-    JSON: {"schema_version", "target", "kind": "pipeline"|"experiment"|"run", "pipeline", "vms": [name] of a run,
-      "generated": true|false, "shards", "endpoint", "link": null or {"rate_mbps", "rtt_ms"}, "batch_size", "warm_up_batches",
+    JSON: {"schema_version", "target", "kind": "pipeline"|"experiment"|"run", "pipeline", "fingerprint", "machine",
+      "measured_at", "vms": [name] of a run, "generated": true|false, "shards",
+      "endpoint", "link": null or {"rate_mbps", "rtt_ms"}, "batch_size", "warm_up_batches",
       "mean_bytes_stored", "traces": [{"workers", "worker_kind", "in_order", "streams", "bad_samples",
       "samples_per_s", "samples_per_s_interval": [low, high] (95 %), "busy_share" (of the workers' time: in
       operations), "cpu_s", "dropped", "ops": [{"name", "n", "mean_ms", "p90_ms", "share_below_10ms",
       "share_below_100us", "cpu_s", "mean_bytes_out"}], "collate": null or one like those, "batches": {"n",
-      "mean_ms", "sd_percent", "iqr_ms", "outliers", "wait_s", "wait_share" (of the time), "share_wait_over_500ms",
+      "mean_ms", "sd_percent", "iqr_ms", "outliers", "wait_s", "delay_s", "wait_share" (of the time), "share_wait_over_500ms",
       "share_delay_over_500ms", "out_of_order"}}], "advice": [{"code": "head_of_line"|"knee"|"shuffle_after",
-      "of_workers", "evidence", "sentence"}]}; unknown, and what a run's trace does not hold, is null
+      "of_workers", "evidence", "sentence"}]}; unknown, and what a run's trace does not hold, is null. trace.json contains the same.
     """
     from orchestrator.pipeline.failures import input_errors
     from orchestrator.pipeline.target import Target
@@ -127,6 +137,9 @@ def trace(
         check_file("--perfetto", perfetto)
     if parquet is not None:
         check_folder("--parquet", parquet)
+    if out is not None:
+        check_folder("--out", out)
+    here = Path.cwd()  # a task's code may change it
     with input_errors():
         if isinstance(found, Target):
             document, recorded = _measured(found, batches or _BATCHES, counts, kind, streams, path, in_order)
@@ -134,6 +147,8 @@ def trace(
             document, recorded = _of_run(found)
     _write(recorded, perfetto, parquet)
     typer.echo(as_json(document) if output == "json" else trace_text(document), nl=False)
+    if isinstance(found, Target) or out is not None:
+        _save(document, here / (out or _folder(document["target"])))
 
 
 def _refuse_for_runs(run_id: str, options: Mapping[str, Any]) -> None:
@@ -183,9 +198,12 @@ def _measured(
             line.clear()
         document = {
             "schema_version": SCHEMA_VERSION,
-            "target": target.name,
+            "target": found.name,
             "kind": "pipeline" if target.spec is None else "experiment",
             "pipeline": found.pipeline.name,
+            "fingerprint": found.pipeline.fingerprint(),
+            "machine": platform.node(),
+            "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
             "vms": None,
             "generated": found.generated,
             "shards": len(found.shards),
@@ -206,6 +224,9 @@ def _of_run(folder: Path) -> tuple[dict[str, Any], Trace]:
     found = run_trace(folder)
     unknown = (
         "pipeline",
+        "fingerprint",
+        "machine",
+        "measured_at",
         "generated",
         "endpoint",
         "link",
@@ -239,3 +260,21 @@ def _write(recorded: Trace, perfetto: Path | None, parquet: Path | None) -> None
         with writing("--parquet", parquet):
             written = write_parquet(recorded, parquet)
         say(f"wrote {', '.join(map(str, written))}")
+
+
+def _folder(target: str) -> Path:
+    from orchestrator.home import home_folder
+    from orchestrator.pipeline.find_measured import TRACES
+
+    return home_folder() / TRACES.folder / f"{target}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+
+
+def _save(document: Mapping[str, Any], folder: Path) -> None:
+    from cloud.durable_file import write_durably
+    from orchestrator.pipeline.find_measured import TRACES
+    from orchestrator.pipeline.trace_options import writing
+
+    with writing("--out", folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        write_durably(folder / TRACES.file, as_json(document).encode(), 0o644)
+    say(f"saved as {folder / TRACES.file}")

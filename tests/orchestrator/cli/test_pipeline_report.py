@@ -1,0 +1,173 @@
+"""`orch pipeline report`: what it finds, what it leaves out, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from html import unescape
+from pathlib import Path
+
+import pytest
+from made_up_input import map_document, trace_document
+from made_up_profile import profile
+from made_up_run import write_run
+from traced_run import store_sums, write_traces
+
+from analysis.pipeline.profile_file import to_json
+from orchestrator.cli.app import run
+
+
+def save(home: Path, kind: str, text: str, name: str = "one") -> Path:
+    """Save a document where `orch pipeline KIND` does."""
+    path = home / f"{kind}s" / name / f"{kind}.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    return path
+
+
+def save_all(home: Path) -> None:
+    """A trace, a map and a profile of `imagenet`."""
+    save(home, "trace", json.dumps(trace_document()))
+    save(home, "map", json.dumps(map_document()))
+    save(home, "profile", to_json(profile()))
+
+
+def document(capsys, *arguments: str) -> dict:
+    assert run(["pipeline", "report", *arguments, "-o", "json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def refusal(capsys, *arguments: str) -> str:
+    """The sentence on stderr of a command that ends with 2."""
+    assert run(["pipeline", "report", *arguments]) == 2
+    done = capsys.readouterr()
+    assert done.out == ""
+    assert "Traceback" not in done.err
+    return " ".join(re.sub("[│╭╮╰╯─]", " ", done.err).split())
+
+
+def test_an_experiment_with_the_measurements_of_a_pipeline(own_home: Path, capsys):
+    save_all(own_home)
+    photos = ("geo-b2", "--pipeline", "imagenet", "--samples", "1281167")
+    found = document(capsys, *photos)
+    assert (found["kind"], found["target"], found["missing"], found["warnings"]) == (
+        "experiment",
+        "geo-b2",
+        [],
+        [],
+    )
+    assert [best["strategy"] for best in found["best"]] == ["0-none-s1-w1t-none", "0-none-s1-w1t-disk"]
+    page = Path(found["report"])
+    assert page.parent.parent == own_home / "pipeline-reports"
+    for name in ("operations", "waiting", "map", "strategies", "options"):
+        assert {path.suffix for path in page.parent.glob(f"{name}.*")} == {".csv", ".png", ".svg"}
+    assert run(["pipeline", "plan", *photos]) == 0
+    planned, shown = capsys.readouterr().out, unescape(page.read_text())
+    assert all(best["text"] in planned and best["text"] in shown for best in found["best"])
+    assert run(["pipeline", "report", "--help"]) == 0
+    named = set(re.findall(r'"([a-z0-9_]+)"', capsys.readouterr().out))
+    kinds = {"pipeline", "experiment", "run"}
+    assert {*found, *found["parts"], *found["best"][0]} == named - kinds
+
+
+def test_a_pipeline_alone_has_no_dollars(own_home: Path, capsys, tmp_path: Path):
+    save_all(own_home)
+    found = document(capsys, "imagenet", "--out", str(tmp_path / "page"))
+    assert (found["kind"], found["best"]) == ("pipeline", [])
+    assert found["missing"] == [
+        "Dollars: a plan needs an experiment's peers and store; `orch pipeline report EXPERIMENT --pipeline imagenet` has them."
+    ]
+    assert found["report"] == str(tmp_path / "page" / "report.html")
+
+
+def test_the_newest_of_each_and_nothing_of_another_pipeline(own_home: Path, capsys):
+    save_all(own_home)
+    newer = save(
+        own_home, "trace", json.dumps(trace_document(measured_at="2026-11-28T04:30:00+00:00")), "two"
+    )
+    save(
+        own_home,
+        "trace",
+        json.dumps(trace_document(target="power", pipeline="power", measured_at="2027")),
+        "three",
+    )
+    save(own_home, "trace", "no JSON", "four")
+    assert run(["pipeline", "report", "imagenet", "-o", "json"]) == 0
+    done = capsys.readouterr()
+    found = json.loads(done.out)
+    assert found["parts"]["trace"] == str(newer)
+    assert "left out: " in done.err
+    assert "four" in done.err
+    changed = save(
+        own_home,
+        "map",
+        json.dumps(map_document(fingerprint="f" * 64, measured_at="2026-11-28T06:00:00+00:00")),
+        "two",
+    )
+    found = document(capsys, "imagenet")
+    assert found["parts"] == {"trace": None, "map": str(changed), "profile": None}
+    assert len(found["warnings"]) == 2
+    assert "its pipeline, 000000000000, is not that of the newer map, ffffffffffff" in found["warnings"][0]
+    said = refusal(capsys, "imagenet", "--trace", str(newer.parent))
+    assert "is not that of the newer map" in said
+
+
+def test_a_run_shows_its_own_trace(own_home: Path, capsys):
+    folder = own_home / "runs" / "geo-20261121-7f3a"
+    folder.mkdir(parents=True)
+    (folder / "experiment.yaml").write_text("name: geo\n")
+    write_run(folder, peers=2, epochs=3)
+    save(own_home, "profile", to_json(profile()))
+    document(capsys, folder.name, "--pipeline", "imagenet")
+    store_sums(folder, write_traces(folder))
+    found = document(capsys, folder.name, "--pipeline", "imagenet")
+    assert (found["kind"], found["target"]) == ("run", folder.name)
+    assert found["parts"]["trace"] == str(folder / "run.db")
+    page = Path(found["report"])
+    assert (page.parent / "input_operations.csv").is_file()
+    assert (page.parent / "input_waiting.csv").is_file()
+    assert "--set: " in refusal(capsys, folder.name, "--set", "seed=1")
+
+
+def test_what_has_no_dollars_is_said(own_home: Path, capsys):
+    save(
+        own_home,
+        "profile",
+        to_json(replace(profile(), pipeline="photos", target="photos", fingerprint="9" * 64)),
+    )
+    path = own_home / "profiles" / "one" / "profile.json"
+    found = document(capsys, "geo-b2", "--profile", str(path))
+    assert found["best"] == []
+    (dollars,) = [one for one in found["missing"] if one.startswith("Dollars: ")]
+    assert "is of pipeline photos" in dollars
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("imagenet",), "nothing was measured of the input of imagenet; run `orch pipeline trace imagenet`"),
+        (("nothing-here",), "no such pipeline, experiment or run"),
+        (
+            ("imagenet", "--map", "/proc/none"),
+            "/proc/none: cannot be read (No such file or directory); give a map.json",
+        ),
+        (("imagenet", "--trace", "/dev/null"), "/dev/null: not JSON"),
+        (("imagenet", "--passes", "0"), "--passes '0' is not a list of whole numbers"),
+        (("imagenet", "--sps-per-peer", "nan"), "--sps-per-peer nan is not above 0"),
+    ],
+)
+def test_what_is_refused(own_home: Path, capsys, arguments: tuple[str, ...], words: str):
+    assert words in refusal(capsys, *arguments)
+
+
+def test_other_files_and_other_documents(own_home: Path, capsys, tmp_path: Path):
+    save_all(own_home)
+    (tmp_path / "mine.tex").write_text("mine")
+    said = refusal(capsys, "imagenet", "--out", str(tmp_path))
+    assert f"--out: {tmp_path} cannot be written (holds other files than a report)" in said
+    profile_file = own_home / "profiles" / "one" / "profile.json"
+    assert "not a map, it has no functions" in refusal(capsys, "imagenet", "--map", str(profile_file))
+    of_run = tmp_path / "trace.json"
+    of_run.write_text(json.dumps(trace_document(measured_at=None)))
+    assert "of another version of orch, or of a run" in refusal(capsys, "imagenet", "--trace", str(of_run))
