@@ -29,6 +29,7 @@ class PlanPeer:
     price_source: str
     trainer_sps: float  # when it never waits for data
     stream_bps: float | None  # bits/s of one stream from the store; None: unknown, so the path limits nothing
+    rtt_s: float | None = None  # round trip to the store; None: unknown, and counted as none
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,27 @@ class Option:
     source_stored_bytes: float  # a sample, of those shards
     first_pass: Measurement  # the same strategy without a cache if it was measured; it fills the cache
     reads_ahead: bool = True  # whether samples are read while others run, or T4 was measured over the path
+    shard_samples: float | None = (
+        None  # of a shard, in the mean; None: so many that its round trip does not count
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """What a path takes for a sample, of all streams together."""
+
+    transfer_s: float
+    round_trip_s: float = 0.0  # a request per shard
+    window_s: float = math.inf  # how much of the transfer, at most, goes on while nothing is read
+
+    @property
+    def sps(self) -> float:
+        """Samples per second that the path carries at most."""
+        total_s = self.transfer_s + self.round_trip_s
+        return 1 / total_s if total_s > 0 else math.inf
+
+
+NO_LINK = Link(0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +119,8 @@ def options_of(profile: Profile) -> tuple[Option, ...]:
             reads_ahead=profile.link_mbps is not None
             or m.strategy != replace(m.strategy, streams=1, workers=1)
             or m.strategy.worker_kind == "process",
+            # shards that were generated for the profile are smaller than those of a data set
+            shard_samples=None if profile.generated or not m.shards else m.samples / m.shards,
         )
         for m in profile.measurements
     )
@@ -131,39 +155,49 @@ def at_t4(option: Option, bound: Literal["low", "high"]) -> Option | None:
     return None if measured is None or first is None else replace(option, measured=measured, first_pass=first)
 
 
-def rate(
-    t4_sps: float, trainer_sps: float, link_bps: float | None, wire_bytes: float, *, reads_ahead: bool = True
-) -> tuple[float, Bound]:
-    """Return min(T4, trainer's rate, link / bytes a sample), and which of them it is.
+def link_of(option: Option, peer: PlanPeer, wire_bytes: float) -> Link:
+    """Return what the path to the store takes for a sample of `wire_bytes`. Each stream waits for its own round trips."""
+    if wire_bytes <= 0:
+        return NO_LINK
+    streams = option.measured.strategy.streams
+    transfer_s = 0.0 if peer.stream_bps is None else 8 * wire_bytes / peer.stream_bps / streams
+    rtt_s = peer.rtt_s or 0.0
+    round_trip_s = rtt_s / option.shard_samples / streams if option.shard_samples else 0.0
+    return Link(transfer_s, round_trip_s, math.inf if peer.rtt_s is None else rtt_s)
 
-    Without `reads_ahead`, one thread reads a sample and then runs its operations (`decoding.decoded`), so the times of T4
-    and of the path add up; the longer one is the bound.
+
+def rate(t4_sps: float, trainer_sps: float, link: Link, *, reads_ahead: bool = True) -> tuple[float, Bound]:
+    """Return min(T4, trainer's rate, link's rate), and which of them it is.
+
+    Without `reads_ahead`, one thread waits for a shard's round trip, reads a sample and then runs its operations
+    (`decoding.decoded`). While they run, the path goes on filling its window, which holds what a round trip carries: a
+    sample takes round trip + operations + what is left of the transfer. The longer one of path and operations is the bound.
     """
-    link_sps = math.inf if link_bps is None or wire_bytes <= 0 else link_bps / 8 / wire_bytes
     if not reads_ahead:
-        both_sps = 1 / (1 / t4_sps + (0.0 if math.isinf(link_sps) else 1 / link_sps))
+        own_s = 1 / t4_sps
+        both_sps = 1 / (own_s + link.round_trip_s + max(0.0, link.transfer_s - min(own_s, link.window_s)))
         if both_sps < trainer_sps:
-            return both_sps, "link" if link_sps < t4_sps else "input"
+            return both_sps, "link" if link.sps < t4_sps else "input"
         return trainer_sps, "trainer"
-    rates: dict[Bound, float] = {"trainer": trainer_sps, "link": link_sps, "input": t4_sps}
+    rates: dict[Bound, float] = {"trainer": trainer_sps, "link": link.sps, "input": t4_sps}
     bound = min(BOUNDS, key=lambda name: rates[name])
     return rates[bound], bound
 
 
 def phases(option: Option, peer: PlanPeer, share_samples: float) -> tuple[Phase, Phase]:
     """Return a peer's first pass over its share, and its later passes."""
-    measured = option.measured
-    link_bps = None if peer.stream_bps is None else peer.stream_bps * measured.strategy.streams
-    ahead = option.reads_ahead
+    measured, ahead = option.measured, option.reads_ahead
     first, first_bound = rate(
         option.first_pass.delivered_sps.value,
         peer.trainer_sps,
-        link_bps,
-        measured.wire_bytes,
+        link_of(option, peer, measured.wire_bytes),
         reads_ahead=ahead,
     )
     later, later_bound = rate(
-        measured.delivered_sps.value, peer.trainer_sps, link_bps, measured.later_wire_bytes, reads_ahead=ahead
+        measured.delivered_sps.value,
+        peer.trainer_sps,
+        link_of(option, peer, measured.later_wire_bytes),
+        reads_ahead=ahead,
     )
     return Phase(share_samples, first, first_bound), Phase(math.inf, later, later_bound)
 

@@ -52,6 +52,7 @@ class Measurement:
     stored_read_sps: Estimate | None  # T3: reading the stored shards, no operations
     delivered_sps: Estimate  # T4: batches that a consumer which does nothing else gets
     cpu_s: Estimate  # a sample, CPU time of this machine's process (store excluded) while delivering
+    shards: int | None = None  # that were read per pass; None: an older profile
 
 
 @dataclass(frozen=True, slots=True)

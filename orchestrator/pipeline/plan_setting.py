@@ -57,7 +57,7 @@ def plan_setting(
     link_from: dict[str, str] = {}
     for slot, place, rate in zip(slots(spec), places, rates, strict=True):
         priced = _quoted(quote, place)
-        bps, source = _stream(profile, network, spec.data.location, place.infra)
+        bps, rtt_s, source = _stream(profile, network, spec.data.location, place.infra)
         link_from[slot.name] = source
         peers.append(
             PlanPeer(
@@ -70,6 +70,7 @@ def plan_setting(
                 priced.source,
                 rate,
                 bps,
+                rtt_s,
             )
         )
     count, counted = _samples(profile, samples)
@@ -113,14 +114,16 @@ def _rates(
     return inputs.rates_sps
 
 
-def _stream(profile: Profile, network: str, store: str, peer: str) -> tuple[float | None, str]:
-    """Return bits/s of one stream from the store to a peer, and where the figure is from."""
+def _stream(profile: Profile, network: str, store: str, peer: str) -> tuple[float | None, float | None, str]:
+    """Return bits/s of one stream from the store to a peer, the round trip in s, and where the figures are from."""
     if profile.link_mbps is not None:
-        return profile.link_mbps * 1e6, OF_PROFILE
+        rtt_s = None if profile.link_rtt_ms is None else profile.link_rtt_ms / 1e3
+        return profile.link_mbps * 1e6, rtt_s, OF_PROFILE
     try:
-        return Network.load(network).path(store_place(store, network), peer).stream_bps, OF_NETWORK
+        path = Network.load(network).path(store_place(store, network), peer)
     except (NetworkError, UsageError):
-        return None, NO_LINK
+        return None, None, NO_LINK
+    return path.stream_bps, path.rtt_s, OF_NETWORK
 
 
 def _samples(profile: Profile, given: int | None) -> tuple[int, str]:

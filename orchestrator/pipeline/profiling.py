@@ -221,6 +221,7 @@ class _Run:
                 stored_read_sps=None,
                 delivered_sps=got.windows.rate_sps,
                 cpu_s=got.windows.cpu_s_per_sample,
+                shards=len(shards),
             )
             if stored is not None:
                 measurement = replace(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from made_up_profile import measurement, profile
 from plan_setting import peer, setting
 
-from analysis.pipeline.options import at_t4, baseline_of, options_of, rate, train
+from analysis.pipeline.options import NO_LINK, Link, at_t4, baseline_of, link_of, options_of, rate, train
 from analysis.pipeline.profile_records import Strategy
 from metrics.stats import Estimate
 
@@ -19,24 +19,40 @@ RATES = st.floats(0.5, 5000)
 
 
 @pytest.mark.parametrize(
-    ("t4", "trainer", "link_bps", "wire", "expected"),
+    ("t4", "trainer", "link", "expected"),
     [
-        (200.0, 35.0, None, 3e5, (35.0, "trainer")),
-        (20.0, 35.0, None, 3e5, (20.0, "input")),
-        (200.0, 90.0, 210e6, 3e5, (87.5, "link")),  # 210e6 / 8 / 300,000
-        (200.0, 90.0, 210e6, 0.0, (90.0, "trainer")),  # cached: nothing crosses the path
-        (90.0, 90.0, None, 3e5, (90.0, "trainer")),  # a faster input would not help
+        (200.0, 35.0, NO_LINK, (35.0, "trainer")),
+        (20.0, 35.0, NO_LINK, (20.0, "input")),
+        (200.0, 90.0, Link(1 / 80), (80.0, "link")),
+        (200.0, 90.0, Link(0.008, 0.012), (50.0, "link")),
+        (90.0, 90.0, NO_LINK, (90.0, "trainer")),  # a faster input would not help
     ],
 )
-def test_rate_by_hand(t4, trainer, link_bps, wire, expected):
-    assert rate(t4, trainer, link_bps, wire) == expected
+def test_rate_by_hand(t4, trainer, link, expected):
+    assert rate(t4, trainer, link) == expected
 
 
-@given(RATES, RATES, RATES, st.floats(1, 1e7))
-def test_rate_is_the_least_of_three(t4, trainer, mbps, wire):
-    found, bound = rate(t4, trainer, mbps * 1e6, wire)
-    limits = {"input": t4, "trainer": trainer, "link": mbps * 1e6 / 8 / wire}
+@given(RATES, RATES, st.floats(1e-6, 10), st.floats(0, 1))
+def test_rate_is_the_least_of_three(t4, trainer, transfer_s, round_trip_s):
+    found, bound = rate(t4, trainer, Link(transfer_s, round_trip_s))
+    limits = {"input": t4, "trainer": trainer, "link": 1 / (transfer_s + round_trip_s)}
     assert found == min(limits.values()) == limits[bound]
+
+
+def test_what_a_path_takes_by_hand():
+    """210 Mb/s and 103 ms, 300 kB a sample, 10 samples a shard, 2 streams: 80/7 ms / 2 and 10.3 ms / 2."""
+    made = replace(
+        profile(replace(measurement(Strategy(0, streams=2), 3e5, 100), shards=50)), generated=False
+    )
+    (option,) = options_of(made)
+    far = replace(peer(stream_bps=210e6), rtt_s=0.103)
+    found = link_of(option, far, 3e5)
+    assert (found.transfer_s, found.round_trip_s) == pytest.approx((0.04 / 7, 0.00515))
+    assert found.window_s == 0.103
+    assert link_of(option, far, 0.0) == NO_LINK, "cached: nothing crosses the path"
+    assert link_of(option, peer(), 3e5) == Link(0.0), "an unknown path limits nothing"
+    for other in (replace(made, generated=True), profile(measurement(Strategy(0), 3e5, 100))):
+        assert link_of(options_of(other)[0], far, 3e5).round_trip_s == 0
 
 
 def test_streams_multiply_what_the_path_carries():
@@ -48,17 +64,27 @@ def test_streams_multiply_what_the_path_carries():
 
 
 @pytest.mark.parametrize(
-    ("t4", "trainer", "expected"),
+    ("t4", "trainer", "link", "expected"),
     [
-        (97.4, 1000.0, (46.09, "link")),  # 1 / (1 / 97.4 + 1 / 87.5)
-        (50.0, 1000.0, (31.82, "input")),
-        (97.4, 30.0, (30.0, "trainer")),
+        (100.0, 1000.0, Link(0.02, 0.005, 0.1), (40.0, "link")),  # 5 ms, and 10 of 20 ms while operations run
+        (100.0, 1000.0, Link(0.02, 0.005, 0.004), (32.26, "link")),  # 4 of 20 ms: the window is full then
+        (50.0, 1000.0, Link(0.015, 0.0, 0.1), (50.0, "input")),  # the transfer takes no time of its own
+        (50.0, 1000.0, Link(0.015, 0.005, 0.1), (40.0, "input")),
+        (100.0, 30.0, Link(0.02, 0.005, 0.1), (30.0, "trainer")),
     ],
 )
-def test_one_thread_reads_and_then_runs_the_operations(t4, trainer, expected):
-    found, bound = rate(t4, trainer, 210e6, 3e5, reads_ahead=False)
+def test_one_thread_reads_and_then_runs_the_operations(t4, trainer, link, expected):
+    found, bound = rate(t4, trainer, link, reads_ahead=False)
     assert (round(found, 2), bound) == expected
-    assert rate(t4, 1e9, None, 3e5, reads_ahead=False) == (pytest.approx(t4), "input")
+    assert rate(t4, 1e9, NO_LINK, reads_ahead=False) == (pytest.approx(t4), "input")
+
+
+@given(RATES, st.floats(1e-6, 1), st.floats(0, 1), st.floats(0, 1))
+def test_one_thread_is_never_faster_than_reading_ahead(t4, transfer_s, round_trip_s, window_s):
+    link = Link(transfer_s, round_trip_s, window_s)
+    alone, _ = rate(t4, 1e9, link, reads_ahead=False)
+    assert alone <= rate(t4, 1e9, link)[0] * (1 + 1e-9)
+    assert alone >= 1 / (1 / t4 + transfer_s + round_trip_s) * (1 - 1e-9)
 
 
 def test_which_strategies_read_ahead():
