@@ -61,6 +61,15 @@ def spot_histories() -> Path:
     )
 
 
+@pytest.fixture
+def sophon_sizes() -> Path:
+    """The sizes by operation of 20,000 of OpenImages' samples that SOPHON's authors publish."""
+    folder = _third_party(
+        "sophon-openimages/README.md", "github.com/mengwanguc/sophon, as sophon-openimages/"
+    )
+    return folder / "openimages-sizes-even.csv.gz"
+
+
 def _third_party(file: str, where: str) -> Path:
     """The folder of a file that is never in this repository. Skips the test if it is not on this machine."""
     shared = Path(os.environ.get("ORCH_SHARED") or Path(__file__).parents[2] / "shared")

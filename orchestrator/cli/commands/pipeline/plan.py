@@ -11,8 +11,11 @@ import typer
 from cloud.targets import TARGETS
 from orchestrator.cli.choosing import Where
 from orchestrator.cli.commands.pipeline.arguments import parsed_passes
+from orchestrator.cli.commands.pipeline.offload_plan import OffloadOptions, offload_plan
 from orchestrator.cli.render.output import Format, as_json, rows_text
 from orchestrator.cli.render.terminal import say
+
+_ALONE = "A profile by sample, without an experiment"
 
 
 class Output(StrEnum):
@@ -20,6 +23,13 @@ class Output(StrEnum):
 
     table = "table"
     json = "json"
+
+
+class Objective(StrEnum):
+    """What the best offloading minimises."""
+
+    time = "time"
+    usd = "usd"
 
 
 class Offline(StrEnum):
@@ -33,9 +43,10 @@ def plan(
     experiment: Annotated[
         str,
         typer.Argument(
-            metavar="FILE|NAME", help="YAML file, or name of a shipped experiment (`orch experiments`)."
+            metavar="[FILE|NAME]",
+            help="YAML file, or name of a shipped experiment (`orch experiments`). None: offload by a profile alone.",
         ),
-    ],
+    ] = "",
     profile: Annotated[
         str,
         typer.Option(
@@ -103,12 +114,67 @@ def plan(
             "--on", help="local: the emulated cloud on this machine; sky: VMs rented through SkyPilot."
         ),
     ] = Where.local,
+    times: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Seconds of each operation, as --profile.", rich_help_panel=_ALONE),
+    ] = None,
+    bandwidth_mbps: Annotated[
+        float | None, typer.Option(metavar="X", help="Mb/s to the client.", rich_help_panel=_ALONE)
+    ] = None,
+    client_cores: Annotated[
+        float | None, typer.Option(metavar="N", help="Cores of the client.", rich_help_panel=_ALONE)
+    ] = None,
+    storage_cores: Annotated[
+        float | None, typer.Option(metavar="N", help="Cores beside the storage.", rich_help_panel=_ALONE)
+    ] = None,
+    trainer_s: Annotated[
+        float | None,
+        typer.Option(
+            metavar="S", help="Seconds of a pass that never waits for data.", rich_help_panel=_ALONE
+        ),
+    ] = None,
+    objective: Annotated[
+        Objective, typer.Option(help="What `best` minimises.", rich_help_panel=_ALONE)
+    ] = Objective.time,
+    prefix: Annotated[
+        int,
+        typer.Option(
+            min=1, metavar="K", help="First operations of the policy prefix:K.", rich_help_panel=_ALONE
+        ),
+    ] = 2,
+    codec: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME,OPS,RATIO,WRITE_MS,READ_MS",
+            help="Lossless codec of the values after OPS operations. Repeatable.",
+            rich_help_panel=_ALONE,
+        ),
+    ] = None,
+    usd_per_h: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RENTED[,SERVER]",
+            help="Dollars an hour of all that is rented, and of the server beside the storage.",
+            rich_help_panel=_ALONE,
+        ),
+    ] = None,
+    usd_per_gb: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIRECT[,IN,OUT]",
+            help="Dollars a GB from store to client; through the server: from store to it, from it to the client.",
+            rich_help_panel=_ALONE,
+        ),
+    ] = None,
     output: Annotated[Output, typer.Option("--output", "-o", help="table or json.")] = Output.table,
 ) -> None:
     """Compare the strategies of a profile in an experiment: samples/s, what limits them, dollars, and what pays.
 
     A strategy is what `orch pipeline profile` measured: operations that run once, codec, streams, workers and cache. It is
     compared with the one that stores and caches nothing. docs/pipeline-plan.md has the formulas.
+
+    Without an experiment, --profile names a profile by sample (index;raw;decoding;original_shape;..., in bytes, as SOPHON's
+    authors publish it), and the policies of running first operations beside the storage are compared (docs/offload.md).
 
     Exit: 0 printed, 2 invalid option, or no profile that fits.
 
@@ -122,6 +188,12 @@ def plan(
       baseline|pays|does_not|no_difference|too_large|unknown, "score", "peer_cache_bytes", "unknown": [why]}], "best": [{"passes",
       "strategy", "baseline", "saves": {"part", "usd_per_1m_samples"} or null, "costs": the same, "unknown_options",
       "text"}], "assumptions": [{"code", "text"}]}; unknown is null, intervals are of 95 %.
+
+    \b
+    JSON without an experiment: {"schema_version", "samples", "shrinking" (samples), "shrinking_by_op", "least_bytes",
+      "policies": {"none"|"all"|"prefix:2"|"fastflow"|"greedy"|"best": {"t_g_s" (trainer), "t_cc_s" (client's CPU), "t_cs_s"
+      (server's CPU), "t_net_s", "epoch_s", "bytes", "offloaded" (samples), "storage_cpu_s", "usd_per_1m_samples",
+      "bound_s" (of best: no pass is shorter), "verdict", "why"}}}
     """
     from analysis.pipeline.plan import plan_pipeline
     from analysis.pipeline.presto_score import Weights
@@ -132,6 +204,39 @@ def plan(
     from orchestrator.pipeline.plan_setting import check_pipeline, plan_setting
     from orchestrator.pipeline.target import find_target
 
+    alone = {
+        "--times": times,
+        "--bandwidth-mbps": bandwidth_mbps,
+        "--client-cores": client_cores,
+        "--storage-cores": storage_cores,
+        "--trainer-s": trainer_s,
+        "--codec": codec,
+        "--usd-per-h": usd_per_h,
+        "--usd-per-gb": usd_per_gb,
+    }
+    if not experiment:
+        if profile == "latest":
+            raise UsageError("name an experiment, or a profile by sample with --profile FILE")
+        options = OffloadOptions(
+            profile,
+            times,
+            bandwidth_mbps,
+            client_cores,
+            storage_cores,
+            trainer_s,
+            objective.value,
+            prefix,
+            tuple(codec or ()),
+            usd_per_h,
+            usd_per_gb,
+        )
+        offload_plan(options, json=output is Output.json)
+        return
+    for option, value in alone.items():
+        if value is not None:
+            raise UsageError(
+                f"{option}: it belongs to a plan without an experiment; leave it out, or the experiment"
+            )
     numbers = parsed_passes(passes)
     if sps_per_peer is not None and not 0 < sps_per_peer < math.inf:
         raise typer.BadParameter(f"--sps-per-peer {sps_per_peer:g} is not above 0")

@@ -1,0 +1,97 @@
+"""What can be done with each sample before it is sent: its first operations run beside the storage, or none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from analysis.pipeline.offload.sample_profile import Floats, SampleProfile
+
+NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The first `ops` operations run beside the storage, and `codec` compresses their result. 0 operations: sent as stored."""
+
+    ops: int
+    codec: str = NONE
+
+
+@dataclass(frozen=True)
+class Codec:
+    """A lossless codec of the values after `ops` operations.
+
+    `ratio`: compressed bytes / bytes, one for each sample or for all; likewise seconds of a sample: `write_s` on the
+    server, `read_s` on the client.
+    """
+
+    name: str
+    ops: int
+    ratio: Floats | float
+    write_s: Floats | float
+    read_s: Floats | float
+
+
+@dataclass(frozen=True)
+class Choices:
+    """c choices of n samples; the first is to send a sample as it is stored.
+
+    All arrays are (n, c): bytes that are sent, CPU seconds on the server (with its speed) and those left for the client.
+    """
+
+    names: tuple[Choice, ...]
+    sent_bytes: Floats
+    server_s: Floats
+    client_s: Floats
+
+    @property
+    def samples(self) -> int:
+        """n."""
+        return len(self.sent_bytes)
+
+    def index(self, choice: Choice) -> int:
+        """The column of a choice. Raises ValueError if there is none."""
+        return self.names.index(choice)
+
+
+def choices_of(
+    profile: SampleProfile, codecs: Sequence[Codec] = (), speed: Sequence[float] | float = 1.0
+) -> Choices:
+    """Return the choices of a profile with times.
+
+    `speed`: the server's seconds / the client's, of each operation or of all. Raises ValueError without times, for a
+    codec that belongs to no operation or compresses what is sent as stored, and for a speed that is not above 0.
+    """
+    if profile.op_s is None:
+        raise ValueError("the profile has no times")
+    n, m = profile.op_s.shape
+    ratios = np.broadcast_to(np.asarray(speed, dtype=float), (m,))
+    if not (np.isfinite(ratios) & (ratios > 0)).all():
+        raise ValueError(f"the server's speed {speed} is not above 0")
+    done_s = np.column_stack([np.zeros(n), np.cumsum(profile.op_s, axis=1)])
+    server_s = np.column_stack([np.zeros(n), np.cumsum(profile.op_s * ratios, axis=1)])
+    client_s = np.maximum(done_s[:, -1:] - done_s, 0.0)
+    client_s[:, -1] = 0.0
+    names = [Choice(k) for k in range(m + 1)]
+    columns = [profile.sizes], [server_s], [client_s]
+    for codec in codecs:
+        if not 1 <= codec.ops <= m:
+            raise ValueError(
+                f"the codec {codec.name} follows {codec.ops} operations, of which there are 1 to {m}"
+            )
+        names.append(Choice(codec.ops, codec.name))
+        for found, values in zip(
+            columns,
+            (
+                profile.size_bytes[:, codec.ops - 1] * codec.ratio,
+                server_s[:, codec.ops] + codec.write_s,
+                client_s[:, codec.ops] + codec.read_s,
+            ),
+            strict=True,
+        ):
+            found.append(values[:, None])
+    sent, server, client = (np.hstack(found) for found in columns)
+    return Choices(tuple(names), sent, server, client)

@@ -1,0 +1,99 @@
+"""`orch pipeline plan` without an experiment: policies of offloading by a profile alone."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from orchestrator.cli.app import run
+
+HEAD = "index;raw;decoding;original_shape;RandomResizedCrop;\n"
+MACHINES = ("--bandwidth-mbps", "8", "--client-cores", "4", "--storage-cores", "1", "--trainer-s", "0.01")
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[str, ...]:
+    """Sizes and times of three samples, as options."""
+    sizes, times = tmp_path / "sizes.csv", tmp_path / "times.csv"
+    rows = ((0, 300_033, 0.016), (1, 90_033, 0.008), (2, 500_033, 0.02))
+    sizes.write_text(HEAD + "".join(f"{k};{raw};2400033;(1, 1);150561;\n" for k, raw, _ in rows))
+    times.write_text(HEAD + "".join(f"{k};0;{s};(1, 1);0.002;\n" for k, _, s in rows))
+    return "--profile", str(sizes), "--times", str(times)
+
+
+def plan(capsys, *arguments: str) -> tuple[int, str, str]:
+    code = run(["pipeline", "plan", *arguments])
+    done = capsys.readouterr()
+    assert "Traceback" not in done.err
+    return code, done.out, " ".join(re.sub("[│╭╮╰╯─]", " ", done.err).split())
+
+
+def test_the_json_of_a_profile_alone(own_home: Path, capsys, files: tuple[str, ...]):
+    code, out, _ = plan(capsys, *files, *MACHINES, "-o", "json")
+    assert code == 0
+    found = json.loads(out)
+    assert (found["samples"], found["shrinking"], found["least_bytes"]) == (3, 2, 2 * 150_528 + 90_000)
+    assert found["shrinking_by_op"] == {"decoding": 0, "RandomResizedCrop": 2}
+    assert list(found["policies"]) == ["none", "all", "prefix:2", "fastflow", "greedy", "best"]
+    none, greedy = found["policies"]["none"], found["policies"]["greedy"]
+    assert none["epoch_s"] == none["t_net_s"] == pytest.approx(0.89)
+    assert none["t_cc_s"] == pytest.approx(0.05 / 4)
+    assert (greedy["offloaded"], greedy["bytes"], greedy["verdict"]) == (2, 2 * 150_528 + 90_000, "pays")
+    assert greedy["storage_cpu_s"] == pytest.approx(0.04)
+    assert greedy["usd_per_1m_samples"] is None
+    assert found["policies"]["best"]["bound_s"] == pytest.approx(found["policies"]["best"]["epoch_s"])
+    assert run(["pipeline", "plan", "--help"]) == 0
+    said = capsys.readouterr().out.partition("JSON without an experiment")[2]
+    assert {*found, *none, *found["policies"]} <= set(re.findall(r'"([a-z0-9_:]+)"', said))
+
+
+def test_the_table_and_dollars(own_home: Path, capsys, files: tuple[str, ...]):
+    prices = ("--objective", "usd", "--usd-per-h", "3600,360", "--usd-per-gb", "10,0,10", "--prefix", "1")
+    code, out, _ = plan(capsys, *files, *MACHINES, *prices, "--codec", "webp,2,0.4,3,1")
+    assert code == 0
+    assert out.startswith("2 of 3 samples (66.7%) are smaller after an operation than they are stored.\n")
+    assert [line.split()[0] for line in out.splitlines()[3:9]] == [
+        "none",
+        "all",
+        "prefix:1",
+        "fastflow",
+        "greedy",
+        "best",
+    ]
+    code, out, _ = plan(capsys, *files, *MACHINES, *prices, "-o", "json")
+    none = json.loads(out)["policies"]["none"]
+    assert none["usd_per_1m_samples"] == pytest.approx((0.89 * 1 + 890_000 * 10 / 1e9) / 3 * 1e6)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        (("--bandwidth-mbps", "0"), "--bandwidth-mbps 0 is not above 0"),
+        (("--client-cores", "nan"), "--client-cores nan is not above 0"),
+        (("--storage-cores", "-1"), "--storage-cores -1 is not 0 or more"),
+        (("--trainer-s", "inf"), "--trainer-s inf is not 0 or more"),
+        (("--prefix", "3"), "the pipeline has 2 operations, so prefix:3 does not exist"),
+        (("--objective", "usd"), "dollars cannot be minimised without prices"),
+        (("--codec", "webp,2"), "--codec 'webp,2' is not NAME,OPS,RATIO,WRITE_MS,READ_MS"),
+        (("--codec", "webp,3,0.5,1,1"), "the codec webp follows 3 operations"),
+        (("--usd-per-gb", "1,2"), "--usd-per-gb '1,2' is not DIRECT[,IN,OUT] in dollars"),
+        (("--usd-per-h", "-1"), "--usd-per-h '-1' is not RENTED[,SERVER] in dollars"),
+    ],
+)
+def test_what_is_refused(
+    own_home: Path, capsys, files: tuple[str, ...], changed: tuple[str, ...], words: str
+):
+    code, out, err = plan(capsys, *files, *MACHINES, *changed)
+    assert (code, out) == (2, "")
+    assert words in err
+
+
+def test_an_experiment_or_a_profile_alone(own_home: Path, capsys, files: tuple[str, ...]):
+    assert "--bandwidth-mbps: a plan without an experiment needs it" in plan(capsys, *files)[2]
+    assert "name an experiment, or a profile by sample with --profile FILE" in plan(capsys)[2]
+    code, _, err = plan(capsys, "geo-b2", *files)
+    assert (code, "--times: it belongs to a plan without an experiment" in err) == (2, True)
+    assert "/proc/none: cannot be read" in plan(capsys, "--profile", "/proc/none", *MACHINES)[2]
