@@ -266,18 +266,14 @@ def test_an_interrupt_ends_the_program_and_what_it_started(tmp_path, monkeypatch
     )
 
     def interrupt(process, deadline):
-        while not (tmp_path / "pid").exists():
-            time.sleep(0.01)
+        _until((tmp_path / "pid").exists)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(map_programs, "_wait", interrupt)
     with pytest.raises(KeyboardInterrupt):
         _sampled()
     pid = int((tmp_path / "pid").read_text())
-    deadline = time.monotonic() + 10
-    while _lives(pid):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    _until(lambda: not _lives(pid))
 
 
 def test_the_measured_process_ends_with_its_parent(tmp_path):
@@ -289,15 +285,22 @@ def test_the_measured_process_ends_with_its_parent(tmp_path):
         stdin=subprocess.PIPE,
     )
     try:
-        while not (tmp_path / TRACE).exists():
-            assert child.poll() is None
-            time.sleep(0.01)
+        _until(lambda: (tmp_path / TRACE).exists() or child.poll() is not None)
+        assert child.poll() is None
         assert child.stdin is not None
         child.stdin.close()
         assert child.wait(10) == 1
     finally:
         child.kill()
         child.wait()
+
+
+def _until(holds, limit_s=60):
+    """Wait until `holds()` is true. Fails after `limit_s`."""
+    deadline = time.monotonic() + limit_s
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def _lives(pid):
