@@ -256,6 +256,50 @@ def test_vgdb_that_fails_ends_valgrind(tmp_path, monkeypatch):
         _counted(_samples(1))
 
 
+@pytest.mark.parametrize(
+    ("hangs", "measure", "limit", "sentence"),
+    [
+        ("perf script", _sampled, "_SCRIPT_S", "use fewer --seconds, or a lower --frequency"),
+        (
+            "perf stat",
+            lambda: unknown_events(["cycles"]),
+            "_START_S",
+            "did not count cycles within .* leave it out of --events",
+        ),
+        (
+            "vgdb",
+            lambda: _counted(_samples(1)),
+            "_START_S",
+            "switch callgrind on within .* use valgrind 3.19",
+        ),
+    ],
+)
+def test_a_program_that_hangs_is_ended_with_what_it_started(
+    hangs, measure, limit, sentence, tmp_path, monkeypatch
+):
+    name, _, command = hangs.partition(" ")
+    asleep = (
+        "import pathlib, subprocess, sys\n"
+        f"if sys.argv[1].startswith({command!r}):\n"
+        "    p = subprocess.Popen(['sleep', '600'])\n"
+        f"    f = pathlib.Path({str(tmp_path)!r}) / 'new'; f.write_text(str(p.pid)); f.rename(f.with_name('pid'))\n"
+        "    p.wait()\n"
+    )
+    programs = {**profilers.RECORDING, name: asleep + profilers.RECORDING[name]}
+    monkeypatch.setenv("PATH", f"{profilers.install(tmp_path / 'bin', programs)}:{os.environ['PATH']}")
+    real = subprocess.Popen.communicate
+
+    def communicate(process, *arguments, **options):  # the limit is over once the program sleeps
+        _until((tmp_path / "pid").exists)
+        return real(process, *arguments, **options)
+
+    monkeypatch.setattr(subprocess.Popen, "communicate", communicate)
+    monkeypatch.setattr(map_programs, limit, 0.5)
+    with pytest.raises(MapError, match=sentence):
+        measure()
+    _until(lambda: not _lives(int((tmp_path / "pid").read_text())))
+
+
 def test_an_interrupt_ends_the_program_and_what_it_started(tmp_path, monkeypatch):
     asleep = (
         "import subprocess, sys, pathlib; p = subprocess.Popen(['sleep', '600']);"
