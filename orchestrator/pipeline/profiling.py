@@ -16,7 +16,7 @@ from analysis.pipeline.extrapolate import extrapolate
 from analysis.pipeline.profile_records import Extrapolation, Measurement, Profile, Strategy
 from cloud.datasets.generate import SIZES
 from cloud.storage.client import storage_errors
-from cloud.storage.errors import StorageError
+from cloud.storage.errors import BucketMissingError, StorageError, StoreRefusedError
 from cloud.storage.link import Link
 from cloud.storage.publish import read_index
 from cloud.storage.samples import Sample
@@ -34,13 +34,13 @@ from orchestrator.pipeline.opened import OpenInput, open_input
 from orchestrator.pipeline.strategy_runs import (
     ProfileError,
     StoredPrefix,
-    delete,
     deliver,
     read_rate,
     record_bytes,
     samples_of,
     source_bytes,
     store,
+    temporary_prefix,
     wire_bytes,
 )
 from orchestrator.pipeline.target import STANDALONE, Target
@@ -90,12 +90,17 @@ def strategies(pipeline: Pipeline, wanted: Wanted) -> list[Strategy]:
 
 
 def profile(
-    target: Target, wanted: Wanted, say: Callable[[str], None], step: Callable[[str], None]
+    target: Target,
+    wanted: Wanted,
+    say: Callable[[str], None],
+    step: Callable[[str], None],
+    left: Callable[[str], None] | None = None,
 ) -> Profile:
     """Measure the strategies one after the other. `say` gets lines of text, `step` what is done now.
 
-    Stored prefixes are temporary and are deleted from the store, also if this is interrupted. Raises UsageError,
-    ProfileError, PipelineError, BadSampleError, TaskError, StorageError, DataSourceError, OSError.
+    Stored prefixes are temporary and are deleted from the store, also if this is interrupted. `left` gets a sentence about
+    each one whose deletion fails (None: `say` gets it). Raises UsageError, ProfileError, PipelineError, BadSampleError,
+    TaskError, StorageError, DataSourceError, OSError.
     """
     began_s, measured_at = time.monotonic(), datetime.now(UTC)
     if target.spec is not None and target.spec.data.stored:
@@ -110,8 +115,10 @@ def profile(
                 f"{opened.name}: stored values need a place in your store for as long as they are measured; name one with "
                 "--to s3://bucket/prefix, or --splits 0"
             )
+        if wanted.to_url and not opened.generated:
+            _check_bucket(opened, wanted.to_url)
         say(f"{len(found)} runs")
-        run = _Run(opened, wanted, step)
+        run = _Run(opened, wanted, step, left or say)
         measurements = run.measure(found)
         return Profile(
             target=opened.name,
@@ -135,8 +142,10 @@ def profile(
 class _Run:
     """The samples that are measured, and what is measured once for several strategies."""
 
-    def __init__(self, opened: OpenInput, wanted: Wanted, step: Callable[[str], None]) -> None:
-        self._opened, self._wanted, self._step = opened, wanted, step
+    def __init__(
+        self, opened: OpenInput, wanted: Wanted, step: Callable[[str], None], left: Callable[[str], None]
+    ) -> None:
+        self._opened, self._wanted, self._step, self._left = opened, wanted, step, left
         self.extrapolations: dict[str, Extrapolation] = {}
         step("reading samples")
         self._shards, self._samples, rest = _shards_with(opened, sorted(opened.shards), wanted.samples)
@@ -162,11 +171,9 @@ class _Run:
             folder = self._opened.folder / f"writing-{split}-{codec}"
             folder.mkdir()
             self._step(f"storing the first {split} operations with {codec}")
-            try:
+            with temporary_prefix(self._opened, place, self._left):
                 stored = store(self._opened, split, cast(StoredCodec, codec), self._shards, place, folder)
                 self._group(group, stored, measured, len(found))
-            finally:
-                delete(self._opened, place)
         return [measured[one] for one in found]
 
     def _group(
@@ -256,6 +263,20 @@ def check_memory(item_bytes: float, samples: int, available: int) -> None:
             f"a memory cache of {samples} items would take {item_bytes * samples / 1e9:.3g} GB ({item_bytes / 1e3:.3g} kB "
             f"each), and {available / 1e9:.3g} GB are available; leave out memory, or use --cache disk"
         )
+
+
+def _check_bucket(opened: OpenInput, to_url: str) -> None:
+    """Raises UsageError if the bucket does not exist: a bucket is not created for values that are deleted again."""
+    bucket = S3Url.parse(to_url).bucket
+    try:
+        with storage_errors(opened.endpoint, bucket):
+            opened.client().head_bucket(Bucket=bucket)
+    except BucketMissingError as error:
+        raise UsageError(
+            f"--to {to_url}: there is no bucket {bucket}; create it, or name one that exists"
+        ) from error
+    except StoreRefusedError:
+        pass  # some credentials may write objects but not look at the bucket; storing the first shard will tell
 
 
 def _shards_with(

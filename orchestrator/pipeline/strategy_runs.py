@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import io
 import os
+import shlex
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -17,6 +18,7 @@ from analysis.pipeline.extrapolate import tar_bytes
 from cloud.storage.cache import ShardCache
 from cloud.storage.client import storage_errors
 from cloud.storage.counter import ByteCounter
+from cloud.storage.errors import StorageError
 from cloud.storage.link import Link, linked
 from cloud.storage.opener import ShardOpener
 from cloud.storage.publish import list_objects
@@ -169,6 +171,37 @@ def delete(opened: OpenInput, to_url: str) -> None:
     for name in list_objects(client, to_url, endpoint=opened.endpoint):
         with storage_errors(opened.endpoint, place.bucket, place.key + name):
             client.delete_object(Bucket=place.bucket, Key=place.key + name)
+
+
+@contextmanager
+def temporary_prefix(opened: OpenInput, to_url: str, left: Callable[[str], None]) -> Iterator[None]:
+    """Delete what lies under a prefix at the end of the block.
+
+    If that fails or is interrupted twice, `left` gets a sentence with the prefix and the command that deletes it; a
+    StorageError of the deletion is not raised, so that it does not hide an error of the block. An embedded store needs no
+    sentence, because it is removed as a whole.
+    """
+    try:
+        yield
+    finally:
+        reason = "interrupted"
+        try:
+            try:
+                delete(opened, to_url)
+            except KeyboardInterrupt:
+                delete(opened, to_url)
+                reason = ""
+                raise
+            reason = ""
+        except StorageError as error:
+            reason = str(error)
+        finally:
+            if reason and not opened.generated:
+                at = f" --endpoint-url {opened.endpoint}" if opened.endpoint else ""
+                left(
+                    f"stored values are left under {to_url} ({reason}); delete them with: "
+                    f"aws s3 rm --recursive {shlex.quote(to_url + '/')}{at}"
+                )
 
 
 def samples_of(opened: OpenInput, shards: Sequence[str]) -> Iterator[Sample]:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +15,9 @@ import pytest
 
 from analysis.pipeline.profile_file import from_json, to_json
 from analysis.pipeline.profile_records import Strategy
+from cloud.storage.errors import StoreRefusedError
 from cloud.storage.publish import list_objects, read_index
+from experiments.peer.processes import descendants
 from experiments.peer.training.decoding import Workers
 from experiments.pipeline.builtin import imagenet_resize, power
 from experiments.pipeline.errors import BadSampleError
@@ -29,6 +35,7 @@ from orchestrator.pipeline.strategy_runs import (
     samples_of,
     source_bytes,
     store,
+    temporary_prefix,
     wire_bytes,
 )
 from orchestrator.pipeline.target import Target, find_target
@@ -196,6 +203,153 @@ def test_your_own_store_must_be_told_where_stored_values_go(monkeypatch: pytest.
         with pytest.raises(KeyboardInterrupt):
             profile(target, Wanted(samples=2, splits=(1,), to_url="s3://orch-pipeline"), silent, interrupt)
         assert everything(made) == set(before)
+
+
+def denied(*_: object, **__: object) -> None:
+    raise StoreRefusedError("the store refuses to delete")
+
+
+@pytest.mark.parametrize("error", [ValueError("an error of the block"), KeyboardInterrupt(), None])
+def test_a_prefix_that_cannot_be_deleted_is_named_and_hides_no_error(
+    opened: OpenInput, error: BaseException | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left: list[str] = []
+    own = replace(opened, generated=False)
+    monkeypatch.setattr("orchestrator.pipeline.strategy_runs.delete", denied)
+
+    def block() -> None:
+        with temporary_prefix(own, "s3://orch-pipeline/my own-2-none", left.append):
+            if error is not None:
+                raise error
+
+    if error is None:
+        block()
+    else:
+        with pytest.raises(type(error)) as raised:
+            block()
+        assert raised.value is error
+    assert left == [
+        "stored values are left under s3://orch-pipeline/my own-2-none (the store refuses to delete); delete them with: "
+        f"aws s3 rm --recursive 's3://orch-pipeline/my own-2-none/' --endpoint-url {opened.endpoint}"
+    ]
+    with temporary_prefix(opened, PLACE, left.append):  # an embedded store goes as a whole
+        pass
+    assert len(left) == 1
+
+
+@pytest.mark.parametrize("interrupts", [1, 2])
+def test_an_interrupted_deletion_is_finished(
+    opened: OpenInput, interrupts: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = f"{PLACE}-interrupted"
+    calls: list[str] = []
+    left: list[str] = []
+
+    def interrupted(to_open: OpenInput, to_url: str) -> None:
+        calls.append(to_url)
+        if len(calls) <= interrupts:
+            raise KeyboardInterrupt
+        delete(to_open, to_url)
+
+    monkeypatch.setattr("orchestrator.pipeline.strategy_runs.delete", interrupted)
+    with (
+        pytest.raises(KeyboardInterrupt),
+        temporary_prefix(replace(opened, generated=False), place, left.append),
+    ):
+        store(opened, 2, "none", opened.shards[:1], place, tmp_path)
+    assert len(calls) == 2
+    if interrupts == 1:
+        assert list_objects(opened.client(), place) == {}
+        assert left == []
+    else:
+        assert "(interrupted); delete them with" in left[0]
+        delete(opened, place)
+
+
+def test_a_profile_says_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    with open_input(find_target("digits"), samples=16) as made:
+        target = own_store(made, monkeypatch)
+        monkeypatch.setattr("orchestrator.pipeline.strategy_runs.delete", denied)
+        left: list[str] = []
+        wanted = Wanted(samples=2, splits=(1,), to_url="s3://orch-pipeline/here")
+        found = profile(target, wanted, silent, silent, left.append)
+        assert len(found.measurements) == 1
+        [sentence] = left
+        prefix = sentence.split(" (")[0].rpartition(" ")[2]
+        assert list_objects(made.client(), prefix) != {}
+
+
+def test_a_bucket_is_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    with open_input(find_target("digits"), samples=16) as made:
+        target = own_store(made, monkeypatch)
+        wanted = Wanted(samples=2, splits=(1,), to_url="s3://another/here")
+        with pytest.raises(
+            UsageError, match="--to s3://another/here: there is no bucket another; create it, or name"
+        ):
+            profile(target, wanted, silent, silent)
+        assert [bucket["Name"] for bucket in made.client().list_buckets()["Buckets"]] == ["orch-pipeline"]
+
+
+@pytest.mark.parametrize(
+    ("number", "own"), [(signal.SIGTERM, True), (signal.SIGHUP, True), (signal.SIGTERM, False)]
+)
+def test_a_signal_removes_what_was_stored_and_started(
+    number: signal.Signals, own: bool, tmp_path: Path
+) -> None:
+    home, temporary = tmp_path / "home", tmp_path / "temporary"
+    temporary.mkdir()
+    with open_input(find_target("digits"), samples=16) as made:
+        before = everything(made)
+        keys = made.client()._request_signer._credentials
+        at = [
+            *("--set", f"data.endpoint={made.endpoint}", "--set", f'data.shards="{made.shards[0]}"'),
+            *("--to", "s3://orch-pipeline/here"),
+        ]
+        options = ["--splits", "1", "--samples", "2", "--windows", "1000", "--kind", "process"]
+        code = "import sys; from orchestrator.cli.app import main; sys.exit(main())"
+        process = subprocess.Popen(
+            [sys.executable, "-c", code, "pipeline", "profile", "local-2", *(at if own else ()), *options],
+            env={
+                **os.environ,
+                "ORCH_HOME": str(home),
+                "TMPDIR": str(temporary),
+                "AWS_ACCESS_KEY_ID": keys.access_key,
+                "AWS_SECRET_ACCESS_KEY": keys.secret_key,
+                "PYTHONPATH": str(Path(__file__).parents[3]),
+            },
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        try:
+            deadline = time.monotonic() + 120
+            while not any("spawn_main" in command(pid) for pid in descendants(process.pid)):
+                assert process.poll() is None
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+            started = descendants(process.pid)
+            if own:
+                assert len(everything(made)) > len(before)
+            process.send_signal(number)
+            output, _ = process.communicate(timeout=60)
+            assert process.returncode == 130, output
+            assert everything(made) == before
+        finally:
+            process.kill()
+            process.wait()
+    while any(command(pid) for pid in started):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert list(temporary.iterdir()) == []
+    assert list(home.iterdir()) == [] if home.exists() else own
+
+
+def command(pid: int) -> str:
+    """The command line of a living process, otherwise ""."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return ""
 
 
 def everything(made: OpenInput) -> set[str]:

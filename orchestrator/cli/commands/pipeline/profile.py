@@ -121,10 +121,15 @@ def profile(
         to_url=to,
     )
     line = ProgressLine()
+    left: list[str] = []
     here = Path.cwd()
     try:
         found = measure(
-            find_target(target, tuple(set_ or ())), wanted, _say, lambda text: line.show(lambda: text)
+            find_target(target, tuple(set_ or ())),
+            wanted,
+            _say,
+            lambda text: line.show(lambda: text),
+            left.append,
         )
     except BadSampleError as error:
         raise ProfileError(f"{error.where}; correct the sample or the operation") from error
@@ -132,12 +137,14 @@ def profile(
         raise ProfileError(str(error)) from error
     except OSError as error:
         raise ProfileError(
-            f"the machine failed while measuring ({error.strerror or error}); nothing is left in the store"
+            f"the machine failed while measuring ({error.strerror or error}); check its disk and memory, then measure again"
         ) from error
     except MemoryError as error:
         raise ProfileError("the memory is full; measure fewer --samples or leave out memory") from error
     finally:
         line.clear()
+        for sentence in left:
+            _say(sentence)
     at = datetime.now(UTC)
     folder = (
         profiles_folder(home_folder()) / f"{Path(found.target).name}-{at:%Y%m%d-%H%M%S}"
@@ -168,6 +175,10 @@ def profile(
                     f"second sample {'unknown' if error is None else f'{error:+.2g} %'}"
                 )
     _say(f"saved as {folder / FILE}")
+    if left:
+        raise ProfileError(
+            "the profile is complete, but stored values are left in the store; delete them as said above"
+        )
 
 
 def _say(line: str) -> None:
