@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from orchestrator.cli.commands.pipeline.out_folder import check_writable
 from orchestrator.cli.render.output import Format, rows_text
 
 if TYPE_CHECKING:
@@ -123,6 +124,7 @@ def profile(
     line = ProgressLine()
     left: list[str] = []
     here = Path.cwd()
+    check_writable(profiles_folder(home_folder()) if out is None else here / out)
     try:
         found = measure(
             find_target(target, tuple(set_ or ())),
