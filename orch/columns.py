@@ -315,6 +315,12 @@ FRAMES: dict[str, tuple[Column, ...]] = {
         Column("sps_low", _NUMBER, "95 % interval of sps"),
         Column("sps_high", _NUMBER, "95 % interval of sps"),
         Column("cpu_s", _NUMBER, "a sample, CPU time of the reading process and its workers"),
+        Column("host_cpu_share", _NUMBER, "of the machine's cores, while batches were delivered"),
+        Column("host_disk_read_bytes_per_s", _NUMBER, "of the machine meanwhile"),
+        Column("host_disk_write_bytes_per_s", _NUMBER, "of the machine meanwhile"),
+        Column("host_net_received_bytes_per_s", _NUMBER, "of the default route's interface meanwhile"),
+        Column("host_net_sent_bytes_per_s", _NUMBER, "of the default route's interface meanwhile"),
+        Column("host_context_switches_per_s", _NUMBER, "of the machine meanwhile"),
     ),
     "study": (
         Column("label", _TEXT, "the experiment's label; None: not in the logs"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from analysis.pipeline.host_load import HostLoad
 from metrics.stats import Estimate
 
 
@@ -52,6 +53,7 @@ class Measurement:
     stored_read_sps: Estimate | None  # T3: reading the stored shards, no operations
     delivered_sps: Estimate  # T4: batches that a consumer which does nothing else gets
     cpu_s: Estimate  # a sample, CPU time of this machine's process (store excluded) while delivering
+    host: HostLoad | None = None  # the whole machine while delivering
 
 
 @dataclass(frozen=True, slots=True)

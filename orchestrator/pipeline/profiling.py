@@ -29,6 +29,7 @@ from experiments.pipeline.stored import STORED_CODECS, StoredCodec, storable
 from metrics.stats import Estimate, ratio_interval
 from orchestrator.errors import UsageError
 from orchestrator.pipeline.client_cpu import available_bytes, total_bytes
+from orchestrator.pipeline.host_watch import HostWatch
 from orchestrator.pipeline.memory_cache import deterministic, item_bytes
 from orchestrator.pipeline.opened import OpenInput, open_input
 from orchestrator.pipeline.strategy_runs import (
@@ -95,8 +96,11 @@ def profile(
     say: Callable[[str], None],
     step: Callable[[str], None],
     left: Callable[[str], None] | None = None,
+    host: HostWatch | None = None,
 ) -> Profile:
     """Measure the strategies one after the other. `say` gets lines of text, `step` what is done now.
+
+    `host` watches the machine meanwhile, for who wants its samples.
 
     Stored prefixes are temporary and are deleted from the store, also if this is interrupted. `left` gets a sentence about
     each one whose deletion fails (None: `say` gets it). Raises UsageError, ProfileError, PipelineError, BadSampleError,
@@ -108,7 +112,10 @@ def profile(
             f"{target.name}: data.stored is set, so its first operations cannot be measured; name the source shards and "
             "--set data.stored=false"
         )
-    with open_input(target, samples=2 * wanted.samples, progress=say) as opened:
+    with (
+        open_input(target, samples=2 * wanted.samples, progress=say) as opened,
+        host or HostWatch() as watch,
+    ):
         found = strategies(opened.pipeline, wanted)
         if not opened.generated and not wanted.to_url and any(one.split for one in found):
             raise UsageError(
@@ -118,7 +125,7 @@ def profile(
         if wanted.to_url and not opened.generated:
             _check_bucket(opened, wanted.to_url)
         say(f"{len(found)} runs")
-        run = _Run(opened, wanted, step, left or say)
+        run = _Run(opened, wanted, step, left or say, watch)
         measurements = run.measure(found)
         return Profile(
             target=opened.name,
@@ -143,9 +150,14 @@ class _Run:
     """The samples that are measured, and what is measured once for several strategies."""
 
     def __init__(
-        self, opened: OpenInput, wanted: Wanted, step: Callable[[str], None], left: Callable[[str], None]
+        self,
+        opened: OpenInput,
+        wanted: Wanted,
+        step: Callable[[str], None],
+        left: Callable[[str], None],
+        watch: HostWatch,
     ) -> None:
-        self._opened, self._wanted, self._step, self._left = opened, wanted, step, left
+        self._opened, self._wanted, self._step, self._left, self._watch = opened, wanted, step, left, watch
         self.extrapolations: dict[str, Extrapolation] = {}
         step("reading samples")
         self._shards, self._samples, rest = _shards_with(opened, sorted(opened.shards), wanted.samples)
@@ -200,18 +212,19 @@ class _Run:
                 offline = None if stored is None else stored.offline_s
                 self.extrapolations[one.label] = extrapolate(self._total, sizes, offline, second)
             self._step(f"run {len(measured) + 1} of {of}: {one.label}")
-            got = deliver(
-                opened,
-                pipeline,
-                shards,
-                count,
-                streams=one.streams,
-                workers=Workers(cast(Literal["thread", "process"], one.worker_kind), one.workers),
-                cache=one.cache,
-                windows=self._wanted.windows,
-                link=self._wanted.link,
-                folder=opened.folder / "cache",
-            )
+            with self._watch.of(one.label):
+                got = deliver(
+                    opened,
+                    pipeline,
+                    shards,
+                    count,
+                    streams=one.streams,
+                    workers=Workers(cast(Literal["thread", "process"], one.worker_kind), one.workers),
+                    cache=one.cache,
+                    windows=self._wanted.windows,
+                    link=self._wanted.link,
+                    folder=opened.folder / "cache",
+                )
             measurement = Measurement(
                 strategy=one,
                 after=opened.pipeline.ops[one.split - 1].name if one.split else "",
@@ -228,6 +241,7 @@ class _Run:
                 stored_read_sps=None,
                 delivered_sps=got.windows.rate_sps,
                 cpu_s=got.windows.cpu_s_per_sample,
+                host=self._watch.loads[one.label],
             )
             if stored is not None:
                 measurement = replace(

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
+import made_up_profile
 import pytest
 
+from analysis.pipeline.profile_records import Profile
 from orchestrator.cli.app import run
 from orchestrator.cli.commands.pipeline.out_folder import check_writable
+from orchestrator.pipeline.host_watch import HostWatch
+from orchestrator.pipeline.profiling import Wanted
+from orchestrator.pipeline.target import Target
 
 
 @pytest.mark.parametrize(
@@ -52,3 +58,34 @@ def test_a_check_of_a_folder_leaves_nothing(tmp_path: Path):
     check_writable(kept / "a" / "b")
     check_writable(kept)
     assert list(tmp_path.rglob("*")) == [kept]
+
+
+@pytest.mark.parametrize("left", ["", "stored values are left under s3://b/p; delete them with: aws"])
+@pytest.mark.usefixtures("own_home")
+def test_a_profile_is_saved_with_the_host_beside_and_fails_if_values_are_left(
+    left: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    def measure(
+        target: Target,
+        wanted: Wanted,
+        say: Callable[[str], None],
+        step: Callable[[str], None],
+        tell_left: Callable[[str], None],
+        host: HostWatch,
+    ) -> Profile:
+        with host, host.of("0-none-s1-w1t-none"):
+            pass
+        if left:
+            tell_left(left)
+        return made_up_profile.profile()
+
+    monkeypatch.setattr("orchestrator.pipeline.profiling.profile", measure)
+    code = run(["pipeline", "profile", "power", "--out", str(tmp_path / "p"), "-o", "json"])
+    found = capsys.readouterr()
+    assert found.out == (tmp_path / "p" / "profile.json").read_text()
+    lines = (tmp_path / "p" / "host.csv").read_text().splitlines()
+    assert lines[0].startswith("time_s,strategy,cpu_share,")
+    assert [line.split(",")[1] for line in lines[1:]] == ["", "0-none-s1-w1t-none", ""]
+    assert code == (1 if left else 0)
+    assert ("the profile is complete, but" in found.err) == bool(left)
+    assert left in found.err

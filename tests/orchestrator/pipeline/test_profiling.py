@@ -25,6 +25,7 @@ from experiments.pipeline.op import Op
 from experiments.pipeline.pipeline import Pipeline
 from experiments.pipeline.stored import STORED_CODECS
 from orchestrator.errors import UsageError
+from orchestrator.pipeline.host_watch import HostWatch
 from orchestrator.pipeline.opened import OpenInput, open_input
 from orchestrator.pipeline.profiling import Wanted, check_memory, profile, strategies
 from orchestrator.pipeline.strategy_runs import (
@@ -82,7 +83,8 @@ def own_store(made: OpenInput, environment: pytest.MonkeyPatch) -> Target:
 
 def test_a_profile_of_power() -> None:
     steps: list[str] = []
-    found = profile(find_target("power"), Wanted(samples=8, splits=(0, 2)), silent, steps.append)
+    host = HostWatch()
+    found = profile(find_target("power"), Wanted(samples=8, splits=(0, 2)), silent, steps.append, host=host)
     online, stored = found.measurements
     assert (found.pipeline, found.ops, found.storable, found.generated) == (
         "power",
@@ -110,6 +112,12 @@ def test_a_profile_of_power() -> None:
     assert labels[Strategy(2).label].second_error_percent == pytest.approx(0, abs=1)
     assert any(step.startswith("run 2 of 2") for step in steps)
     assert from_json(to_json(found)) == found
+    for one in (online, stored):
+        assert one.host is not None
+        assert one.host.cpu_share is not None
+        assert one.host.cpu_share > 0
+        assert one.host.seconds >= 2.5  # five windows of half a second
+        assert any(row.strategy == one.strategy.label for row in host.samples)
 
 
 @pytest.mark.parametrize("codec", ["none", "zstd"])

@@ -75,12 +75,16 @@ def profile(
     "memory_bytes", "link_mbps", "link_rtt_ms", "generated", "measured_at", "seconds", "measurements": [{"strategy":
     {"split", "codec", "streams", "workers", "worker_kind", "cache"}, "after", "samples", "stored_bytes", "wire_bytes",
     "later_wire_bytes", "cached_bytes", "offline_s", "offline_cpu_s", "save_s", "read_sps", "write_sps",
-    "stored_read_sps", "delivered_sps", "cpu_s"}], "extrapolations": [[label, {"total_samples", "stored_bytes",
-    "offline_s", "second_samples", "second_error_percent"}]]}. Bytes and seconds are those of a sample; a rate is {"value",
-    "low", "high", "n"} in samples per second. profile.json contains the same.
+    "stored_read_sps", "delivered_sps", "cpu_s", "host": {"seconds", "cpu_share", "disk_read_bytes_per_s",
+    "disk_write_bytes_per_s", "net_received_bytes_per_s", "net_sent_bytes_per_s", "context_switches_per_s"}}],
+    "extrapolations": [[label, {"total_samples", "stored_bytes", "offline_s", "second_samples",
+    "second_error_percent"}]]}. Bytes and seconds are those of a sample; a rate is {"value", "low", "high", "n"} in samples
+    per second; "host" has means of the whole machine while batches are delivered, null where unknown. profile.json
+    contains the same, host.csv the host once a second.
     """
     import json
 
+    from analysis.pipeline.host_load import to_csv
     from analysis.pipeline.profile_file import to_json
     from cloud.durable_file import write_durably
     from cloud.storage.link import Link
@@ -90,7 +94,8 @@ def profile(
     from orchestrator.cli.render.progress import ProgressLine
     from orchestrator.errors import UsageError
     from orchestrator.home import home_folder
-    from orchestrator.pipeline.find_profile import FILE, profiles_folder
+    from orchestrator.pipeline.find_profile import FILE, HOST_FILE, profiles_folder
+    from orchestrator.pipeline.host_watch import HostWatch
     from orchestrator.pipeline.profiling import Wanted
     from orchestrator.pipeline.profiling import profile as measure
     from orchestrator.pipeline.strategy_runs import ProfileError
@@ -123,6 +128,7 @@ def profile(
     )
     line = ProgressLine()
     left: list[str] = []
+    host = HostWatch()
     here = Path.cwd()
     check_writable(profiles_folder(home_folder()) if out is None else here / out)
     try:
@@ -132,6 +138,7 @@ def profile(
             _say,
             lambda text: line.show(lambda: text),
             left.append,
+            host,
         )
     except BadSampleError as error:
         raise ProfileError(f"{error.where}; correct the sample or the operation") from error
@@ -156,6 +163,7 @@ def profile(
     text = to_json(found)
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        write_durably(folder / HOST_FILE, to_csv(host.samples).encode(), 0o644)
         write_durably(folder / FILE, text.encode(), 0o644)
     except OSError as error:
         raise ProfileError(f"{folder}: cannot write the profile ({error.strerror}); choose --out") from error
