@@ -301,6 +301,7 @@ FRAMES: dict[str, tuple[Column, ...]] = {
         Column("worker_kind", _TEXT, "thread or process"),
         Column("cache", _TEXT, "none, disk (stored bytes) or memory (items)"),
         Column("samples", _WHOLE, "samples that were measured"),
+        Column("bad_samples", _WHOLE, "of them, left out with data.bad_samples: skip"),
         Column("stored_bytes", _NUMBER, "a sample, in its shard"),
         Column("wire_bytes", _NUMBER, "a sample, from the store in the first pass"),
         Column("later_wire_bytes", _NUMBER, "a sample, in each later pass"),

@@ -58,6 +58,7 @@ def _row(one: Measurement) -> dict[str, Any]:
         "worker_kind": strategy.worker_kind,
         "cache": strategy.cache,
         "samples": one.samples,
+        "bad_samples": one.bad_samples,
         "stored_bytes": one.stored_bytes,
         "wire_bytes": one.wire_bytes,
         "later_wire_bytes": one.later_wire_bytes,

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from itertools import product
+from itertools import islice, product
 from typing import Literal, cast
 
 from analysis.pipeline.extrapolate import extrapolate
@@ -22,6 +22,7 @@ from cloud.storage.publish import read_index
 from cloud.storage.samples import Sample
 from cloud.storage.shards import TRAIN
 from cloud.storage.url import S3Url
+from experiments.peer.training.bad_samples import LeftOut
 from experiments.peer.training.decoding import Workers
 from experiments.pipeline.pipeline import Pipeline
 from experiments.pipeline.store_shards import stored_pipeline
@@ -29,6 +30,7 @@ from experiments.pipeline.stored import STORED_CODECS, StoredCodec, storable
 from metrics.stats import Estimate, ratio_interval
 from orchestrator.errors import UsageError
 from orchestrator.pipeline.client_cpu import available_bytes, total_bytes
+from orchestrator.pipeline.good_samples import bad_samples, of_good
 from orchestrator.pipeline.host_watch import HostWatch
 from orchestrator.pipeline.memory_cache import deterministic, item_bytes
 from orchestrator.pipeline.opened import OpenInput, open_input
@@ -125,7 +127,7 @@ def profile(
         if wanted.to_url and not opened.generated:
             _check_bucket(opened, wanted.to_url)
         say(f"{len(found)} runs")
-        run = _Run(opened, wanted, step, left or say, watch)
+        run = _Run(opened, wanted, say, step, left or say, watch)
         measurements = run.measure(found)
         return Profile(
             target=opened.name,
@@ -153,11 +155,14 @@ class _Run:
         self,
         opened: OpenInput,
         wanted: Wanted,
+        say: Callable[[str], None],
         step: Callable[[str], None],
         left: Callable[[str], None],
         watch: HostWatch,
     ) -> None:
-        self._opened, self._wanted, self._step, self._left, self._watch = opened, wanted, step, left, watch
+        self._opened, self._wanted, self._watch = opened, wanted, watch
+        self._say, self._step, self._left = say, step, left
+        self._told = False  # that there are bad samples
         self.extrapolations: dict[str, Extrapolation] = {}
         step("reading samples")
         self._shards, self._samples, rest = _shards_with(opened, sorted(opened.shards), wanted.samples)
@@ -184,7 +189,9 @@ class _Run:
             folder.mkdir()
             self._step(f"storing the first {split} operations with {codec}")
             with temporary_prefix(self._opened, place, self._left):
-                stored = store(self._opened, split, cast(StoredCodec, codec), self._shards, place, folder)
+                stored = store(
+                    self._opened, split, cast(StoredCodec, codec), self._shards, place, folder, self._tell
+                )
                 self._group(group, stored, measured, len(found))
         return [measured[one] for one in found]
 
@@ -196,7 +203,9 @@ class _Run:
         of: int,
     ) -> None:
         """Measure the strategies of one split and codec."""
-        opened, count = self._opened, len(self._samples)
+        opened = self._opened
+        read = len(self._samples)
+        count = read if stored is None else len(stored.sample_bytes)
         first = group[0]
         shards = self._shards if stored is None else stored.shards
         pipeline = (
@@ -204,9 +213,9 @@ class _Run:
             if stored is None
             else stored_pipeline(opened.pipeline, shards, opened.opener.open)
         )
-        wire = wire_bytes(opened, shards) / count
+        wire, in_store = wire_bytes(opened, shards), _shard_bytes(opened, shards, stored)
         sizes = [source_bytes(sample) for sample in self._samples] if stored is None else stored.sample_bytes
-        second = record_bytes(opened.pipeline, first.split, cast(StoredCodec, first.codec), self._second)
+        second = record_bytes(opened, first.split, cast(StoredCodec, first.codec), self._second)
         for one in group:
             if self._total is not None:
                 offline = None if stored is None else stored.offline_s
@@ -224,14 +233,21 @@ class _Run:
                     windows=self._wanted.windows,
                     link=self._wanted.link,
                     folder=opened.folder / "cache",
+                    tell=self._tell,
+                )
+            good = count - got.bad_samples
+            if good < 1:
+                raise ProfileError(
+                    f"{one.label}: each of the {count} samples was bad in some pass over them; correct the operations"
                 )
             measurement = Measurement(
                 strategy=one,
                 after=opened.pipeline.ops[one.split - 1].name if one.split else "",
-                samples=count,
-                stored_bytes=_shard_bytes(opened, shards, stored) / count,
-                wire_bytes=wire,
-                later_wire_bytes=wire if one.cache == "none" else got.later_wire_bytes,
+                samples=read,
+                bad_samples=read - good,
+                stored_bytes=in_store / good,
+                wire_bytes=wire / good,
+                later_wire_bytes=wire / good if one.cache == "none" else got.later_wire_bytes,
                 cached_bytes=got.cached_bytes,
                 offline_s=None,
                 offline_cpu_s=None,
@@ -246,9 +262,9 @@ class _Run:
             if stored is not None:
                 measurement = replace(
                     measurement,
-                    offline_s=sum(stored.offline_s) / count,
-                    offline_cpu_s=sum(stored.offline_cpu_s) / count,
-                    save_s=sum(stored.save_s) / count,
+                    offline_s=sum(stored.offline_s) / good,
+                    offline_cpu_s=sum(stored.offline_cpu_s) / good,
+                    save_s=sum(stored.save_s) / good,
                     write_sps=ratio_interval(stored.shard_samples, stored.save_s),
                     stored_read_sps=self._read(f"{one.split}-{one.codec}", shards, one.streams),
                 )
@@ -261,11 +277,20 @@ class _Run:
             )
         return self._rates[name, streams]
 
+    def _tell(self, left_out: LeftOut) -> None:
+        """Name the first bad sample, once."""
+        if not self._told:
+            self._told = True
+            self._say(f"bad samples are left out; the first: {left_out.first.where}")
+
     def _check_memory(self) -> None:
         """Raises ProfileError if the items of the whole data set do not fit into the memory that is available."""
-        some = self._samples[:_ESTIMATED_FROM]
         first = deterministic(self._opened.pipeline)
-        each = sum(item_bytes(first.run(sample, self._opened.seed, 0)) for sample in some) / len(some)
+        items = of_good(
+            self._samples, lambda one: first.run(one, self._opened.seed, 0), bad_samples(self._opened)
+        )
+        sizes = [item_bytes(item) for item in islice(items, _ESTIMATED_FROM)]
+        each = sum(sizes) / len(sizes)
         total = self._total or len(self._samples)
         check_memory(each, total, available_bytes())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import made_up_profile
@@ -89,3 +90,16 @@ def test_a_profile_is_saved_with_the_host_beside_and_fails_if_values_are_left(
     assert code == (1 if left else 0)
     assert ("the profile is complete, but" in found.err) == bool(left)
     assert left in found.err
+
+
+@pytest.mark.usefixtures("own_home")
+def test_bad_samples_are_told_below_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    good, other = made_up_profile.imagenet()[:2]
+    found = made_up_profile.profile(good, replace(other, bad_samples=2))
+    monkeypatch.setattr("orchestrator.pipeline.profiling.profile", lambda *_: found)
+    assert run(["pipeline", "profile", "power", "--out", str(tmp_path / "p")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1] == "0-none-s1-w2t-none: 2 of 500 samples are bad and were left out"
+    assert len([line for line in lines if "left out" in line]) == 1

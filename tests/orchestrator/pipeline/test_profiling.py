@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -20,10 +22,11 @@ from cloud.storage.publish import list_objects, read_index
 from experiments.peer.processes import descendants
 from experiments.peer.training.decoding import Workers
 from experiments.pipeline.builtin import imagenet_resize, power
-from experiments.pipeline.errors import BadSampleError
+from experiments.pipeline.errors import BadSampleError, PipelineError
 from experiments.pipeline.op import Op
 from experiments.pipeline.pipeline import Pipeline
 from experiments.pipeline.stored import STORED_CODECS
+from orchestrator.cli.app import run
 from orchestrator.errors import UsageError
 from orchestrator.pipeline.host_watch import HostWatch
 from orchestrator.pipeline.opened import OpenInput, open_input
@@ -138,7 +141,7 @@ def test_bytes_are_those_of_the_shards_in_the_index(opened: OpenInput, tmp_path:
     read = list(samples_of(opened, stored.shards))
     assert [source_bytes(sample) for sample in read] == list(stored.sample_bytes)
     source = list(samples_of(opened, opened.shards[:3]))
-    assert record_bytes(opened.pipeline, 2, codec, source) == list(stored.sample_bytes)  # pyright: ignore[reportArgumentType]
+    assert record_bytes(opened, 2, codec, source) == list(stored.sample_bytes)  # pyright: ignore[reportArgumentType]
     wire = wire_bytes(opened, stored.shards)
     assert sum(stored.sample_bytes) <= wire <= stored.stored_bytes
     delete(opened, place)
@@ -363,6 +366,79 @@ def command(pid: int) -> str:
 def everything(made: OpenInput) -> set[str]:
     pages = made.client().get_paginator("list_objects_v2").paginate(Bucket="orch-pipeline")
     return {item["Key"] for page in pages for item in page.get("Contents", ())}
+
+
+def with_a_bad_sample(made: OpenInput) -> tuple[str, str, int]:
+    """Store the first shard again, its third sample damaged. Returns the shard, the key and the bytes."""
+    found = io.BytesIO()
+    samples = list(samples_of(made, made.shards[:1]))
+    with tarfile.open(fileobj=found, mode="w") as tar:
+        for number, sample in enumerate(samples):
+            for name, data in sample.items():
+                if name.startswith("__"):
+                    continue
+                member = tarfile.TarInfo(f"{sample['__key__']}.{name}")
+                content = b"no image" if number == 2 and name == "png" else data
+                member.size = len(content)
+                tar.addfile(member, io.BytesIO(content))
+    made.client().put_object(Bucket="orch-pipeline", Key="bad/train-000000.tar", Body=found.getvalue())
+    return "s3://orch-pipeline/bad/train-000000.tar", samples[2]["__key__"], len(found.getvalue())
+
+
+def test_bad_samples_are_left_out_and_counted_or_end_the_profile(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with open_input(find_target("digits"), samples=64) as made:
+        shard, key, size = with_a_bad_sample(made)
+        own_store(made, monkeypatch)
+        settings = [f"data.endpoint={made.endpoint}", f'data.shards="{shard}"']
+        wanted = Wanted(
+            samples=8, splits=(0, 1), caches=("none", "memory"), to_url="s3://orch-pipeline/stored"
+        )
+        said: list[str] = []
+        skipping = find_target("local-2", [*settings, "data.bad_samples=skip"])
+        found = profile(skipping, wanted, said.append, silent)
+        assert [one.strategy.split for one in found.measurements] == [0, 0, 1, 1]
+        for one in found.measurements:
+            assert (one.samples, one.bad_samples) == (8, 1)
+        online, _, stored, kept = found.measurements
+        assert online.stored_bytes == size / 7
+        assert stored.offline_s is not None
+        assert kept.cached_bytes > 0
+        named = [line for line in said if "the first:" in line]
+        assert len(named) == 1
+        assert f"{shard}: sample {key}, operation image" in named[0]
+        assert from_json(to_json(found)) == found
+
+        for split in ("0", "1"):
+            options = [word for one in settings for word in ("--set", one)]
+            options += ["--splits", split, "--samples", "8", "--to", "s3://orch-pipeline/stored"]
+            capsys.readouterr()
+            assert run(["pipeline", "profile", "local-2", *options]) == 1
+            error = " ".join(capsys.readouterr().err.split())
+            assert f"{shard}: sample {key}, operation image" in error
+            assert "correct the sample, or leave it out with data.bad_samples: skip" in error
+
+
+def test_only_bad_samples_are_an_error(opened: OpenInput, tmp_path: Path) -> None:
+    bad = Pipeline(
+        "bad", opened.pipeline.fields, (Op("refuse", f"{HERE}:refuse", "power", "bytes", "bytes"),)
+    )
+    spec = find_target("local-2", ["data.bad_samples=skip"]).spec
+    for cache in ("none", "memory"):
+        with pytest.raises(PipelineError, match="samples are all bad, so the pipeline does not fit the data"):
+            deliver(
+                replace(opened, spec=spec),
+                bad,
+                opened.shards[:2],
+                4,
+                streams=1,
+                workers=Workers(),
+                cache=cache,
+                windows=5,
+                link=None,
+                folder=tmp_path / "cache",
+            )
 
 
 def test_an_operation_that_raises_leaves_nothing_stored(opened: OpenInput, tmp_path: Path) -> None:

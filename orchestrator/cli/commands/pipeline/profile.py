@@ -76,11 +76,12 @@ def profile(
     {"split", "codec", "streams", "workers", "worker_kind", "cache"}, "after", "samples", "stored_bytes", "wire_bytes",
     "later_wire_bytes", "cached_bytes", "offline_s", "offline_cpu_s", "save_s", "read_sps", "write_sps",
     "stored_read_sps", "delivered_sps", "cpu_s", "host": {"seconds", "cpu_share", "disk_read_bytes_per_s",
-    "disk_write_bytes_per_s", "net_received_bytes_per_s", "net_sent_bytes_per_s", "context_switches_per_s"}}],
+    "disk_write_bytes_per_s", "net_received_bytes_per_s", "net_sent_bytes_per_s", "context_switches_per_s"},
+    "bad_samples"}],
     "extrapolations": [[label, {"total_samples", "stored_bytes", "offline_s", "second_samples",
     "second_error_percent"}]]}. Bytes and seconds are those of a sample; a rate is {"value", "low", "high", "n"} in samples
-    per second; "host" has means of the whole machine while batches are delivered, null where unknown. profile.json
-    contains the same, host.csv the host once a second.
+    per second; "host" has means of the whole machine while batches are delivered, null where unknown;
+    "bad_samples" of the "samples" were left out. profile.json contains the same, host.csv the host once a second.
     """
     import json
 
@@ -129,11 +130,12 @@ def profile(
     line = ProgressLine()
     left: list[str] = []
     host = HostWatch()
+    found_target = find_target(target, tuple(set_ or ()))
     here = Path.cwd()
     check_writable(profiles_folder(home_folder()) if out is None else here / out)
     try:
         found = measure(
-            find_target(target, tuple(set_ or ())),
+            found_target,
             wanted,
             _say,
             lambda text: line.show(lambda: text),
@@ -141,7 +143,8 @@ def profile(
             host,
         )
     except BadSampleError as error:
-        raise ProfileError(f"{error.where}; correct the sample or the operation") from error
+        without = f"{error.where}; correct the sample or the operation"
+        raise ProfileError(without if found_target.spec is None else str(error)) from error
     except (PipelineError, TaskError, WorkerEndedError) as error:
         raise ProfileError(str(error)) from error
     except OSError as error:
@@ -184,6 +187,11 @@ def profile(
                     f"{label}: {one.stored_bytes.value / 1e6:.4g} MB for {one.total_samples} samples, "
                     f"second sample {'unknown' if error is None else f'{error:+.2g} %'}"
                 )
+            for one in found.measurements:
+                if one.bad_samples:
+                    typer.echo(
+                        f"{one.strategy.label}: {one.bad_samples} of {one.samples} samples are bad and were left out"
+                    )
     _say(f"saved as {folder / FILE}")
     if left:
         raise ProfileError(
