@@ -13,6 +13,15 @@ if TYPE_CHECKING:
     from analysis.pipeline.profile_records import Measurement
     from analysis.pipeline.profile_records import Profile as Records
 
+_HOST = (
+    "cpu_share",
+    "disk_read_bytes_per_s",
+    "disk_write_bytes_per_s",
+    "net_received_bytes_per_s",
+    "net_sent_bytes_per_s",
+    "context_switches_per_s",
+)
+
 
 class Profile:
     """What the strategies of a pipeline took. Created by `orch.profile`. `records`: as in profile.json."""
@@ -49,6 +58,7 @@ def _row(one: Measurement) -> dict[str, Any]:
         "worker_kind": strategy.worker_kind,
         "cache": strategy.cache,
         "samples": one.samples,
+        "bad_samples": one.bad_samples,
         "stored_bytes": one.stored_bytes,
         "wire_bytes": one.wire_bytes,
         "later_wire_bytes": one.later_wire_bytes,
@@ -63,4 +73,5 @@ def _row(one: Measurement) -> dict[str, Any]:
         "sps_low": rate.low,
         "sps_high": rate.high,
         "cpu_s": one.cpu_s.value,
+        **{f"host_{name}": getattr(one.host, name, None) for name in _HOST},
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -9,7 +10,7 @@ from analysis.pipeline.records import BatchRecord
 from analysis.pipeline.statistics import Timing, WorkerCountStatistics, out_of_order_batches
 
 _LEAST_SHARE = 0.01  # of the traced time, lost to head-of-line blocking, for advice
-_KNEE_SHARE = 0.95  # of the highest rate, that the number of workers at the knee reaches
+_KNEE_SHARE = 0.95  # of the rate of more workers, that the number of workers at the knee reaches
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,7 @@ class HeadOfLine:
 
 @dataclass(frozen=True, slots=True)
 class Knee:
-    """`workers` workers deliver at least 95 % of the highest rate; up to `most_workers` were tried."""
+    """`workers` workers deliver at least 95 % of what more of them do; up to `most_workers` were tried."""
 
     workers: int
     samples_per_s: float
@@ -112,17 +113,28 @@ def head_of_line(batches: Sequence[BatchRecord]) -> HeadOfLine | None:
 
 
 def knee(rows: Sequence[WorkerCountStatistics]) -> Knee | None:
-    """Return the fewest workers with 95 % of the highest rate; None if those are the most that were tried, or a rate is unknown."""
-    rates = [(row, row.samples_per_s) for row in rows if row.samples_per_s is not None]
-    if len(rates) < 2 or len(rates) < len(rows):
+    """Return the fewest workers with at least 95 % of the rate of each larger number, as far as the 95 % intervals show it.
+
+    None if no number but the largest is known to have that, or a rate is unknown. A rate without an interval shows nothing.
+    """
+    ordered = sorted(rows, key=lambda row: row.workers)
+    rates = [row.samples_per_s for row in ordered if row.samples_per_s is not None]
+    if len(rates) < len(rows):
         return None
-    ordered = sorted(rates, key=lambda pair: pair[0].workers)
-    best = max(rate for _, rate in ordered)
-    first, rate = next(pair for pair in ordered if pair[1] >= _KNEE_SHARE * best)
-    last, last_rate = ordered[-1]
-    if first.workers == last.workers:
-        return None
-    return Knee(first.workers, rate, last.workers, last_rate, first.cpu_s, last.cpu_s)
+    for number, (row, rate) in enumerate(zip(ordered[:-1], rates, strict=False)):
+        if all(_least_ratio(row, more) >= _KNEE_SHARE for more in ordered[number + 1 :]):
+            last = ordered[-1]
+            return Knee(row.workers, rate, last.workers, rates[-1], row.cpu_s, last.cpu_s)
+    return None
+
+
+def _least_ratio(row: WorkerCountStatistics, other: WorkerCountStatistics) -> float:
+    """The lower end of the 95 % interval of the ratio of two rates, which were measured independently; 0 if unknown."""
+    here, there = row.samples_per_s_interval, other.samples_per_s_interval
+    if not row.samples_per_s or not other.samples_per_s or here is None or there is None:
+        return 0.0
+    below, above = math.log(row.samples_per_s / here[0]), math.log(there[1] / other.samples_per_s)
+    return row.samples_per_s / other.samples_per_s * math.exp(-math.hypot(below, above))
 
 
 def shuffle_after(ops: Sequence[Timing], bytes_now: float) -> ShuffleAfter | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from analysis.pipeline.host_load import HostLoad
 from metrics.stats import Estimate
 
 
@@ -39,7 +40,7 @@ class Measurement:
 
     strategy: Strategy
     after: str  # the last operation that runs once; "" for none
-    samples: int  # that were read per pass
+    samples: int  # that were read from the source
     stored_bytes: float  # a sample, in its shard, with the tar's headers
     wire_bytes: float  # a sample, that came from the store in the first pass
     later_wire_bytes: float  # a sample, in each later pass: 0 if everything is cached
@@ -53,6 +54,10 @@ class Measurement:
     delivered_sps: Estimate  # T4: batches that a consumer which does nothing else gets
     cpu_s: Estimate  # a sample, CPU time of this machine's process (store excluded) while delivering
     shards: int | None = None  # that were read per pass; None: an older profile
+    host: HostLoad | None = None  # the whole machine while delivering
+    bad_samples: int = (
+        0  # of `samples`, left out with data.bad_samples: skip; figures of a sample are of the good ones
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from analysis.pipeline.records import BatchRecord, OpRecord, Trace
+from metrics.stats import t_interval_half
 
 SHORT_NS = 10_000_000
 VERY_SHORT_NS = 100_000
@@ -56,6 +58,7 @@ class WorkerCountStatistics:
     batches: BatchStatistics
     samples_per_s: float | None
     cpu_s: float | None  # of operations and collation
+    samples_per_s_interval: tuple[float, float] | None = None  # 95 %
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -145,6 +148,20 @@ def samples_per_s(batches: Sequence[BatchRecord]) -> float | None:
     return sum(known) if known and len(known) == len(rates) else None
 
 
+def samples_per_s_interval(batches: Sequence[BatchRecord]) -> tuple[float, float] | None:
+    """95 % of the samples/s of one VM, from the times between batches of one size. None if it has no upper end."""
+    got_ns = [b.consumed_start_ns for b in batches if b.consumed_start_ns is not None]
+    samples, vms = {b.samples for b in batches}, {b.vm for b in batches}
+    each = next(iter(samples)) if len(samples) == len(vms) == 1 else None
+    if each is None or batches[0].wait_start_ns is None:
+        return None
+    times_s = [(end - start) / _NS for start, end in pairwise([batches[0].wait_start_ns, *got_ns])]
+    half = t_interval_half(times_s)
+    if half is None or half >= (mean_s := sum(times_s) / len(times_s)):
+        return None
+    return each / (mean_s + half), each / (mean_s - half)
+
+
 def by_worker_count(traces: Mapping[int, Trace]) -> tuple[WorkerCountStatistics, ...]:
     """One row per trace, which are given by the number of workers with which they were recorded."""
     return tuple(_of_workers(workers, traces[workers]) for workers in sorted(traces))
@@ -160,6 +177,7 @@ def _of_workers(workers: int, trace: Trace) -> WorkerCountStatistics:
         batch_statistics(trace.batches),
         samples_per_s(trace.batches),
         math.fsum(known) if known and len(known) == len(parts) else None,
+        samples_per_s_interval(trace.batches),
     )
 
 

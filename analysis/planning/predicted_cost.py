@@ -51,14 +51,19 @@ def cost_of(
 ) -> PredictedCost:
     """Return the dollars of a prediction. `vm_usd_per_h`: all VMs together, without traffic; None: unknown.
 
-    `preempted`: what preemptions leave; then fewer samples are trained in an hour, and fewer VMs billed. A sample's egress
-    stays that of an epoch with all peers.
+    Without simulated runs the time has the interval of the epoch's seconds, and dollars are unknown.
+
+    `preempted`: what preemptions leave in the simulated runs; then fewer samples are trained in an hour, and fewer VMs
+    billed. A sample's egress stays that of an epoch with all peers.
     """
     epoch, egress, runs = p.epoch_s, p.egress_usd_per_epoch, p.simulated
     if epoch is None:
         return PredictedCost(samples, None, None, None, None)
     epochs = samples / target_batch_size
-    took_s = epoch.value, (np.array([epoch.low, epoch.high]) if runs is None else runs.epoch_s)
+    unpriced = ("a VM has no price",) if vm_usd_per_h is None else ()
+    if runs is None:
+        time = Value(epoch.value * epochs, epoch.low * epochs, epoch.high * epochs)
+        return PredictedCost(samples, None, None, time, None, unpriced)
     left, billed = (1.0, 1.0), (1.0, 1.0)  # the median, and the share of each simulated run
     if preempted is not None:
         left = float(np.median(preempted.sps)), preempted.sps
@@ -70,11 +75,10 @@ def cost_of(
             return PredictedCost(samples, None, None, None, None, why)
     # Without training a run takes for ever, whatever is billed; such runs are outside of the interval.
     with np.errstate(divide="ignore", invalid="ignore"):
-        slowed = took_s[0] / left[0], took_s[1] / left[1]
+        slowed = epoch.value / left[0], runs.epoch_s / left[1]
         time = _with_interval(slowed[0] * epochs, slowed[1] * epochs)
-        if vm_usd_per_h is None or egress is None or runs is None or runs.egress_usd is None:
-            why = ("a VM has no price",) if vm_usd_per_h is None else ()
-            return PredictedCost(samples, None, None, time, None, why)
+        if vm_usd_per_h is None or egress is None or runs.egress_usd is None:
+            return PredictedCost(samples, None, None, time, None, unpriced)
         vms, sent, sent_in_runs = float(vm_usd_per_h), float(egress), runs.egress_usd
 
         def dollars(of: Callable[[Any, Any, Any], Any]) -> Value:

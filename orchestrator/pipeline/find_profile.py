@@ -11,6 +11,7 @@ from orchestrator.errors import UsageError
 
 LATEST = "latest"
 FILE = "profile.json"
+HOST_FILE = "host.csv"  # beside it
 
 
 def profiles_folder(home: Path) -> Path:

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from analysis.pipeline.perf_script import CLOCK_EVENT
 from orchestrator.errors import OrchError, UsageError
@@ -33,6 +33,7 @@ _POLL_S = 0.05
 _LOG = "log"
 _DATA = "perf.data"
 _SCRIPT = "perf.txt"
+_VGDB_NEEDS = "use valgrind 3.19 or newer, and a temporary folder (TMPDIR) that can hold named pipes"
 _SCRIPT_FIELDS = "pid,tid,time,ip,sym,dso"
 
 
@@ -60,14 +61,10 @@ def unknown_events(events: Sequence[str]) -> dict[str, str]:
     """Which of the events cannot be counted on this machine, and why. Raises MapError, UsageError for an unknown name."""
     found = {}
     for event in events:
-        done = subprocess.run(
-            [program("perf"), "stat", "-x", ";", "-e", event, "--", sys.executable, "-c", ""],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=_START_S,
-        )
-        rows = [line.split(";") for line in done.stderr.splitlines() if line.count(";") >= 3]
+        command = [program("perf"), "stat", "-x", ";", "-e", event, "--", sys.executable, "-c", ""]
+        late = f"perf stat did not count {event} within {_START_S:g} s; leave it out of --events"
+        _, text = _run(command, late, _START_S)
+        rows = [line.split(";") for line in text.splitlines() if line.count(";") >= 3]
         if not rows:
             _refuse_forbidden()
             raise UsageError(f"--events: perf cannot count {event}; choose from those that `perf list` shows")
@@ -90,16 +87,10 @@ def sampled(folder: Path, *, frequency_hz: int, events: Sequence[str], seconds: 
         raise MapError(f"perf record did not run the operations ({_last_line(folder)}); {_allow()}")
     fields = f"{_SCRIPT_FIELDS},event,period" if events else _SCRIPT_FIELDS
     with (folder / _SCRIPT).open("wb") as output, (folder / _LOG).open("ab") as log:
-        done = subprocess.run(
-            [perf, "script", "-i", _DATA, "-F", fields, "--ns"],
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=log,
-            check=False,
-            timeout=_SCRIPT_S,
-        )
-    if done.returncode:
+        late = f"perf script did not print the samples within {_SCRIPT_S:g} s; use fewer --seconds, or a lower --frequency"
+        script = [perf, "script", "-i", _DATA, "-F", fields, "--ns"]
+        code, _ = _run(script, late, _SCRIPT_S, cwd=folder, stdout=output, stderr=log)
+    if code:
         raise MapError(f"perf script failed ({_last_line(folder)}); map the pipeline with --exact")
     return _lines(folder / _SCRIPT)
 
@@ -124,19 +115,11 @@ def counted(folder: Path) -> list[Path]:
                 raise MapError(f"the operations did not warm up within {_EXACT_S:.0f} s; use fewer --samples")
             time.sleep(_POLL_S)
         if process.poll() is None:
-            switched = subprocess.run(
-                [vgdb, prefix, f"--pid={process.pid}", "instrumentation", "on"],
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                check=False,
-                timeout=_START_S,
-            )
-            if switched.returncode:
-                raise MapError(
-                    f"vgdb could not switch callgrind on ({_last(switched.stderr)}); use valgrind 3.19 or newer, and a "
-                    "temporary folder (TMPDIR) that can hold named pipes"
-                )
+            switch = [vgdb, prefix, f"--pid={process.pid}", "instrumentation", "on"]
+            late = f"vgdb could not switch callgrind on within {_START_S:g} s; {_VGDB_NEEDS}"
+            code, text = _run(switch, late, _START_S)
+            if code:
+                raise MapError(f"vgdb could not switch callgrind on ({_last(text)}); {_VGDB_NEEDS}")
             (folder / GO).touch()
         _wait(process, deadline)
     if not (folder / ANSWER).exists():
@@ -161,33 +144,60 @@ def _child() -> list[str]:
 
 @contextlib.contextmanager
 def _running(command: list[str], folder: Path, more: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
-    """A program in a session of its own, which is killed with all its processes at the end of the block."""
+    """The program that runs the job in `folder`, with more environment variables."""
     root = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join([*filter(None, sys.path), root])
+    environment = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONSAFEPATH": "1"}
     with (folder / _LOG).open("wb") as log:
         process = subprocess.Popen(
             command,
             cwd=folder,
-            env={
-                **os.environ,
-                "PYTHONPATH": path,
-                "PYTHONDONTWRITEBYTECODE": "1",
-                "PYTHONSAFEPATH": "1",
-                **more,
-            },
+            env={**environment, **more},
             stdin=subprocess.PIPE,  # its end is that of this process
             stdout=log,
             stderr=log,
             start_new_session=True,
         )
-    try:
+    with _ended(process):
         yield process
+
+
+def _run(
+    command: list[str],
+    late: str,
+    limit_s: float,
+    *,
+    cwd: Path | None = None,
+    stdout: IO[bytes] | int = subprocess.DEVNULL,
+    stderr: IO[bytes] | int = subprocess.PIPE,
+) -> tuple[int, str]:
+    """Run a program to its end; returns its exit status and its stderr, if that is a pipe.
+
+    Raises MapError with the sentence `late` if it takes longer than `limit_s`.
+    """
+    process = subprocess.Popen(
+        command, cwd=cwd, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, start_new_session=True
+    )
+    with _ended(process):
+        try:
+            _, error = process.communicate(timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            raise MapError(late) from None
+    return process.returncode, (error or b"").decode(errors="replace")
+
+
+@contextlib.contextmanager
+def _ended(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """Kill a program that leads a session, and all its processes, at the end of the block."""
+    try:
+        yield
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-        if process.stdin is not None:
-            process.stdin.close()
+        for stream in (process.stdin, process.stderr):
+            if stream is not None:
+                stream.close()
 
 
 def _wait(process: subprocess.Popen[bytes], deadline: float) -> None:

@@ -8,10 +8,12 @@ from itertools import count
 from typing import Any
 
 from cloud.storage.samples import Sample
+from experiments.peer.training.bad_samples import BadSamples
 from experiments.peer.training.decoding import Decoder, Read, Workers, decoded
 from experiments.pipeline.op import Op
 from experiments.pipeline.pipeline import Item, Pipeline
 from experiments.pipeline.stored import storable
+from orchestrator.pipeline.good_samples import of_good
 
 
 def item_bytes(item: Item) -> int:
@@ -32,14 +34,17 @@ def deterministic(pipeline: Pipeline) -> Pipeline:
 class MemoryCache:
     """The items of `samples` after the pipeline's deterministic operations, and endless passes over them."""
 
-    def __init__(self, pipeline: Pipeline, samples: Iterable[Sample], seed: int) -> None:
+    def __init__(
+        self, pipeline: Pipeline, samples: Iterable[Sample], seed: int, bad_samples: BadSamples
+    ) -> None:
         """Raises BadSampleError, PipelineError, MemoryError."""
         first = deterministic(pipeline)
         kinds = first.kinds()
+        self._bad_samples = bad_samples
         self._items: list[Sample] = []
         self.size_bytes = 0
-        for sample in samples:
-            item = first.run(sample, seed, 0)
+        run = lambda sample: (sample, first.run(sample, seed, 0))  # noqa: E731
+        for sample, item in of_good(samples, run, bad_samples):
             self.size_bytes += item_bytes(item)
             self._items.append({**item, "__key__": sample["__key__"], "__url__": sample["__url__"]})
         load = tuple(
@@ -58,7 +63,9 @@ class MemoryCache:
         """Endless passes, each in an order of its own. Raises BadSampleError, PipelineError, WorkerEndedError."""
         for found in decoded(self._reads(), Decoder(self._pipeline, self._seed), workers):
             if isinstance(found.result, Exception):
-                raise found.result
+                self._bad_samples.bad(found.result)
+                continue
+            self._bad_samples.good()
             yield found.result
 
     def _reads(self) -> Iterator[Read]:

@@ -9,19 +9,20 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from itertools import product
+from itertools import islice, product
 from typing import Literal, cast
 
 from analysis.pipeline.extrapolate import extrapolate
 from analysis.pipeline.profile_records import Extrapolation, Measurement, Profile, Strategy
 from cloud.datasets.generate import SIZES
 from cloud.storage.client import storage_errors
-from cloud.storage.errors import StorageError
+from cloud.storage.errors import BucketMissingError, StorageError, StoreRefusedError
 from cloud.storage.link import Link
 from cloud.storage.publish import read_index
 from cloud.storage.samples import Sample
 from cloud.storage.shards import TRAIN
 from cloud.storage.url import S3Url
+from experiments.peer.training.bad_samples import LeftOut
 from experiments.peer.training.decoding import Workers
 from experiments.pipeline.pipeline import Pipeline
 from experiments.pipeline.store_shards import stored_pipeline
@@ -29,18 +30,20 @@ from experiments.pipeline.stored import STORED_CODECS, StoredCodec, storable
 from metrics.stats import Estimate, ratio_interval
 from orchestrator.errors import UsageError
 from orchestrator.pipeline.client_cpu import available_bytes, total_bytes
+from orchestrator.pipeline.good_samples import bad_samples, of_good
+from orchestrator.pipeline.host_watch import HostWatch
 from orchestrator.pipeline.memory_cache import deterministic, item_bytes
 from orchestrator.pipeline.opened import OpenInput, open_input
 from orchestrator.pipeline.strategy_runs import (
     ProfileError,
     StoredPrefix,
-    delete,
     deliver,
     read_rate,
     record_bytes,
     samples_of,
     source_bytes,
     store,
+    temporary_prefix,
     wire_bytes,
 )
 from orchestrator.pipeline.target import STANDALONE, Target
@@ -90,12 +93,20 @@ def strategies(pipeline: Pipeline, wanted: Wanted) -> list[Strategy]:
 
 
 def profile(
-    target: Target, wanted: Wanted, say: Callable[[str], None], step: Callable[[str], None]
+    target: Target,
+    wanted: Wanted,
+    say: Callable[[str], None],
+    step: Callable[[str], None],
+    left: Callable[[str], None] | None = None,
+    host: HostWatch | None = None,
 ) -> Profile:
     """Measure the strategies one after the other. `say` gets lines of text, `step` what is done now.
 
-    Stored prefixes are temporary and are deleted from the store, also if this is interrupted. Raises UsageError,
-    ProfileError, PipelineError, BadSampleError, TaskError, StorageError, DataSourceError, OSError.
+    `host` watches the machine meanwhile, for who wants its samples.
+
+    Stored prefixes are temporary and are deleted from the store, also if this is interrupted. `left` gets a sentence about
+    each one whose deletion fails (None: `say` gets it). Raises UsageError, ProfileError, PipelineError, BadSampleError,
+    TaskError, StorageError, DataSourceError, OSError.
     """
     began_s, measured_at = time.monotonic(), datetime.now(UTC)
     if target.spec is not None and target.spec.data.stored:
@@ -103,15 +114,20 @@ def profile(
             f"{target.name}: data.stored is set, so its first operations cannot be measured; name the source shards and "
             "--set data.stored=false"
         )
-    with open_input(target, samples=2 * wanted.samples, progress=say) as opened:
+    with (
+        open_input(target, samples=2 * wanted.samples, progress=say) as opened,
+        host or HostWatch() as watch,
+    ):
         found = strategies(opened.pipeline, wanted)
         if not opened.generated and not wanted.to_url and any(one.split for one in found):
             raise UsageError(
                 f"{opened.name}: stored values need a place in your store for as long as they are measured; name one with "
                 "--to s3://bucket/prefix, or --splits 0"
             )
+        if wanted.to_url and not opened.generated:
+            _check_bucket(opened, wanted.to_url)
         say(f"{len(found)} runs")
-        run = _Run(opened, wanted, step)
+        run = _Run(opened, wanted, say, step, left or say, watch)
         measurements = run.measure(found)
         return Profile(
             target=opened.name,
@@ -135,8 +151,18 @@ def profile(
 class _Run:
     """The samples that are measured, and what is measured once for several strategies."""
 
-    def __init__(self, opened: OpenInput, wanted: Wanted, step: Callable[[str], None]) -> None:
-        self._opened, self._wanted, self._step = opened, wanted, step
+    def __init__(
+        self,
+        opened: OpenInput,
+        wanted: Wanted,
+        say: Callable[[str], None],
+        step: Callable[[str], None],
+        left: Callable[[str], None],
+        watch: HostWatch,
+    ) -> None:
+        self._opened, self._wanted, self._watch = opened, wanted, watch
+        self._say, self._step, self._left = say, step, left
+        self._told = False  # that there are bad samples
         self.extrapolations: dict[str, Extrapolation] = {}
         step("reading samples")
         self._shards, self._samples, rest = _shards_with(opened, sorted(opened.shards), wanted.samples)
@@ -162,11 +188,11 @@ class _Run:
             folder = self._opened.folder / f"writing-{split}-{codec}"
             folder.mkdir()
             self._step(f"storing the first {split} operations with {codec}")
-            try:
-                stored = store(self._opened, split, cast(StoredCodec, codec), self._shards, place, folder)
+            with temporary_prefix(self._opened, place, self._left):
+                stored = store(
+                    self._opened, split, cast(StoredCodec, codec), self._shards, place, folder, self._tell
+                )
                 self._group(group, stored, measured, len(found))
-            finally:
-                delete(self._opened, place)
         return [measured[one] for one in found]
 
     def _group(
@@ -177,7 +203,9 @@ class _Run:
         of: int,
     ) -> None:
         """Measure the strategies of one split and codec."""
-        opened, count = self._opened, len(self._samples)
+        opened = self._opened
+        read = len(self._samples)
+        count = read if stored is None else len(stored.sample_bytes)
         first = group[0]
         shards = self._shards if stored is None else stored.shards
         pipeline = (
@@ -185,33 +213,41 @@ class _Run:
             if stored is None
             else stored_pipeline(opened.pipeline, shards, opened.opener.open)
         )
-        wire = wire_bytes(opened, shards) / count
+        wire, in_store = wire_bytes(opened, shards), _shard_bytes(opened, shards, stored)
         sizes = [source_bytes(sample) for sample in self._samples] if stored is None else stored.sample_bytes
-        second = record_bytes(opened.pipeline, first.split, cast(StoredCodec, first.codec), self._second)
+        second = record_bytes(opened, first.split, cast(StoredCodec, first.codec), self._second)
         for one in group:
             if self._total is not None:
                 offline = None if stored is None else stored.offline_s
                 self.extrapolations[one.label] = extrapolate(self._total, sizes, offline, second)
             self._step(f"run {len(measured) + 1} of {of}: {one.label}")
-            got = deliver(
-                opened,
-                pipeline,
-                shards,
-                count,
-                streams=one.streams,
-                workers=Workers(cast(Literal["thread", "process"], one.worker_kind), one.workers),
-                cache=one.cache,
-                windows=self._wanted.windows,
-                link=self._wanted.link,
-                folder=opened.folder / "cache",
-            )
+            with self._watch.of(one.label):
+                got = deliver(
+                    opened,
+                    pipeline,
+                    shards,
+                    count,
+                    streams=one.streams,
+                    workers=Workers(cast(Literal["thread", "process"], one.worker_kind), one.workers),
+                    cache=one.cache,
+                    windows=self._wanted.windows,
+                    link=self._wanted.link,
+                    folder=opened.folder / "cache",
+                    tell=self._tell,
+                )
+            good = count - got.bad_samples
+            if good < 1:
+                raise ProfileError(
+                    f"{one.label}: each of the {count} samples was bad in some pass over them; correct the operations"
+                )
             measurement = Measurement(
                 strategy=one,
                 after=opened.pipeline.ops[one.split - 1].name if one.split else "",
-                samples=count,
-                stored_bytes=_shard_bytes(opened, shards, stored) / count,
-                wire_bytes=wire,
-                later_wire_bytes=wire if one.cache == "none" else got.later_wire_bytes,
+                samples=read,
+                bad_samples=read - good,
+                stored_bytes=in_store / good,
+                wire_bytes=wire / good,
+                later_wire_bytes=wire / good if one.cache == "none" else got.later_wire_bytes,
                 cached_bytes=got.cached_bytes,
                 offline_s=None,
                 offline_cpu_s=None,
@@ -222,13 +258,14 @@ class _Run:
                 delivered_sps=got.windows.rate_sps,
                 cpu_s=got.windows.cpu_s_per_sample,
                 shards=len(shards),
+                host=self._watch.loads[one.label],
             )
             if stored is not None:
                 measurement = replace(
                     measurement,
-                    offline_s=sum(stored.offline_s) / count,
-                    offline_cpu_s=sum(stored.offline_cpu_s) / count,
-                    save_s=sum(stored.save_s) / count,
+                    offline_s=sum(stored.offline_s) / good,
+                    offline_cpu_s=sum(stored.offline_cpu_s) / good,
+                    save_s=sum(stored.save_s) / good,
                     write_sps=ratio_interval(stored.shard_samples, stored.save_s),
                     stored_read_sps=self._read(f"{one.split}-{one.codec}", shards, one.streams),
                 )
@@ -241,11 +278,20 @@ class _Run:
             )
         return self._rates[name, streams]
 
+    def _tell(self, left_out: LeftOut) -> None:
+        """Name the first bad sample, once."""
+        if not self._told:
+            self._told = True
+            self._say(f"bad samples are left out; the first: {left_out.first.where}")
+
     def _check_memory(self) -> None:
         """Raises ProfileError if the items of the whole data set do not fit into the memory that is available."""
-        some = self._samples[:_ESTIMATED_FROM]
         first = deterministic(self._opened.pipeline)
-        each = sum(item_bytes(first.run(sample, self._opened.seed, 0)) for sample in some) / len(some)
+        items = of_good(
+            self._samples, lambda one: first.run(one, self._opened.seed, 0), bad_samples(self._opened)
+        )
+        sizes = [item_bytes(item) for item in islice(items, _ESTIMATED_FROM)]
+        each = sum(sizes) / len(sizes)
         total = self._total or len(self._samples)
         check_memory(each, total, available_bytes())
 
@@ -257,6 +303,20 @@ def check_memory(item_bytes: float, samples: int, available: int) -> None:
             f"a memory cache of {samples} items would take {item_bytes * samples / 1e9:.3g} GB ({item_bytes / 1e3:.3g} kB "
             f"each), and {available / 1e9:.3g} GB are available; leave out memory, or use --cache disk"
         )
+
+
+def _check_bucket(opened: OpenInput, to_url: str) -> None:
+    """Raises UsageError if the bucket does not exist: a bucket is not created for values that are deleted again."""
+    bucket = S3Url.parse(to_url).bucket
+    try:
+        with storage_errors(opened.endpoint, bucket):
+            opened.client().head_bucket(Bucket=bucket)
+    except BucketMissingError as error:
+        raise UsageError(
+            f"--to {to_url}: there is no bucket {bucket}; create it, or name one that exists"
+        ) from error
+    except StoreRefusedError:
+        pass  # some credentials may write objects but not look at the bucket; storing the first shard will tell
 
 
 def _shards_with(

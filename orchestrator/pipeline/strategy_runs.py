@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import io
 import os
+import shlex
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -17,21 +18,24 @@ from analysis.pipeline.extrapolate import tar_bytes
 from cloud.storage.cache import ShardCache
 from cloud.storage.client import storage_errors
 from cloud.storage.counter import ByteCounter
+from cloud.storage.errors import StorageError
 from cloud.storage.link import Link, linked
 from cloud.storage.opener import ShardOpener
 from cloud.storage.publish import list_objects
 from cloud.storage.samples import Sample, SampleReader, read_shard
 from cloud.storage.shards import Record
 from cloud.storage.url import S3Url
-from experiments.peer.training.bad_samples import BadSamples
+from experiments.peer.training.bad_samples import LeftOut
 from experiments.peer.training.decoding import Decoder, Workers
 from experiments.peer.training.loader import TaskSource
+from experiments.pipeline.errors import BadSampleError
 from experiments.pipeline.pipeline import Pipeline
 from experiments.pipeline.store_shards import store_prefix
 from experiments.pipeline.stored import Prefix, StoredCodec
 from metrics.stats import Estimate, ratio_interval
 from orchestrator.errors import OrchError
 from orchestrator.pipeline.client_cpu import cpu_s
+from orchestrator.pipeline.good_samples import bad_samples, of_good
 from orchestrator.pipeline.memory_cache import MemoryCache
 from orchestrator.pipeline.opened import OpenInput
 
@@ -64,16 +68,20 @@ class Windows:
 
 
 class _TimedPrefix(Prefix):
-    """A prefix that notes what each record took; one value a sample."""
+    """A prefix that notes what each record took; one value a stored sample."""
 
     def __init__(self, pipeline: Pipeline, ops: int, codec: StoredCodec) -> None:
         super().__init__(pipeline, ops, codec)
-        self.__dict__.update(wall_s=[], used_cpu_s=[], sizes_bytes=[])  # the base class is frozen
+        # The base class is frozen. `spent_s`: of all samples, those that cannot be stored included.
+        self.__dict__.update(wall_s=[], used_cpu_s=[], sizes_bytes=[], spent_s=0.0)
 
     def record(self, sample: Sample) -> Record:
-        wall_s, used_s = time.perf_counter(), time.process_time()
-        found = super().record(sample)
         noted = self.__dict__
+        wall_s, used_s = time.perf_counter(), time.process_time()
+        try:
+            found = super().record(sample)
+        finally:
+            noted["spent_s"] += time.perf_counter() - wall_s
         noted["wall_s"].append(time.perf_counter() - wall_s)
         noted["used_cpu_s"].append(time.process_time() - used_s)
         noted["sizes_bytes"].append(tar_bytes([len(data) for data in found.members.values()]))
@@ -82,7 +90,7 @@ class _TimedPrefix(Prefix):
 
 @dataclass(frozen=True)
 class StoredPrefix:
-    """What storing a prefix took; one value a sample, and one a shard for saving."""
+    """What storing a prefix took; one value a stored sample, and one a shard for saving."""
 
     shards: tuple[str, ...]
     stored_bytes: int  # of all shards
@@ -91,6 +99,7 @@ class StoredPrefix:
     offline_cpu_s: tuple[float, ...]
     shard_samples: tuple[int, ...]
     save_s: tuple[float, ...]
+    bad_samples: int  # that were left out
 
 
 @dataclass(frozen=True)
@@ -100,6 +109,7 @@ class Delivery:
     windows: Windows
     later_wire_bytes: float  # a sample
     cached_bytes: float  # a sample
+    bad_samples: int  # that were left out
 
 
 def opener(opened: OpenInput, link: Link | None, cache: ShardCache | None = None) -> ShardOpener:
@@ -115,15 +125,24 @@ def store(
     shards: Sequence[str],
     to_url: str,
     folder: Path,
+    tell: Callable[[LeftOut], None] = lambda _: None,
 ) -> StoredPrefix:
     """Store the values after the first `split` operations. The sources are read beforehand, so reading is not timed.
 
-    Raises BadSampleError, PipelineError, StorageError, OSError.
+    Bad samples are left out with data.bad_samples: skip; `tell` gets their count. Raises BadSampleError,
+    PipelineError, StorageError, OSError.
     """
     prefix = _TimedPrefix(opened.pipeline, split, codec)
     sources = {url: opened.opener.open(url).read() for url in shards}
     noted = prefix.__dict__
-    marks = [(time.perf_counter(), 0)]
+    marks = [(time.perf_counter(), 0, 0.0)]
+    bad = bad_samples(opened, tell)
+
+    def left_out(error: BadSampleError) -> None:
+        if noted["wall_s"]:
+            bad.good()
+        bad.bad(error)
+
     index = store_prefix(
         prefix,
         shards,
@@ -132,13 +151,17 @@ def store(
         to_url,
         folder=folder,
         endpoint=opened.endpoint,
-        progress=lambda _done, _all: marks.append((time.perf_counter(), len(noted["wall_s"]))),
+        bad_sample=left_out,
+        progress=lambda _done, _all: marks.append(
+            (time.perf_counter(), len(noted["wall_s"]), noted["spent_s"])
+        ),
     )
+    bad.report()
     counts: list[int] = []
     save_s: list[float] = []
-    for (began_s, first), (ended_s, end) in pairwise(marks):
+    for (began_s, first, spent_s), (ended_s, end, spent_then_s) in pairwise(marks):
         counts.append(end - first)
-        save_s.append(ended_s - began_s - sum(noted["wall_s"][first:end]))
+        save_s.append(ended_s - began_s - (spent_then_s - spent_s))
     return StoredPrefix(
         shards=tuple(f"{to_url}/{shard.name}" for shard in index.shards),
         stored_bytes=sum(shard.size_bytes for shard in index.shards),
@@ -147,15 +170,17 @@ def store(
         offline_cpu_s=tuple(noted["used_cpu_s"]),
         shard_samples=tuple(counts),
         save_s=tuple(save_s),
+        bad_samples=bad.count,
     )
 
 
-def record_bytes(pipeline: Pipeline, split: int, codec: StoredCodec, samples: Sequence[Sample]) -> list[int]:
-    """Bytes of each sample in a shard of this strategy, without storing it. Raises BadSampleError, PipelineError."""
-    if not split:
+def record_bytes(opened: OpenInput, split: int, codec: StoredCodec, samples: Sequence[Sample]) -> list[int]:
+    """Bytes of each good sample in a shard of this strategy, without storing it. Raises BadSampleError, PipelineError."""
+    if not split or not samples:
         return [source_bytes(sample) for sample in samples]
-    prefix = Prefix(pipeline, split, codec)
-    return [tar_bytes([len(v) for v in prefix.record(sample).members.values()]) for sample in samples]
+    prefix = Prefix(opened.pipeline, split, codec)
+    records = of_good(samples, prefix.record, bad_samples(opened))
+    return [tar_bytes([len(value) for value in record.members.values()]) for record in records]
 
 
 def source_bytes(sample: Sample) -> int:
@@ -169,6 +194,37 @@ def delete(opened: OpenInput, to_url: str) -> None:
     for name in list_objects(client, to_url, endpoint=opened.endpoint):
         with storage_errors(opened.endpoint, place.bucket, place.key + name):
             client.delete_object(Bucket=place.bucket, Key=place.key + name)
+
+
+@contextmanager
+def temporary_prefix(opened: OpenInput, to_url: str, left: Callable[[str], None]) -> Iterator[None]:
+    """Delete what lies under a prefix at the end of the block.
+
+    If that fails or is interrupted twice, `left` gets a sentence with the prefix and the command that deletes it; a
+    StorageError of the deletion is not raised, so that it does not hide an error of the block. An embedded store needs no
+    sentence, because it is removed as a whole.
+    """
+    try:
+        yield
+    finally:
+        reason = "interrupted"
+        try:
+            try:
+                delete(opened, to_url)
+            except KeyboardInterrupt:
+                delete(opened, to_url)
+                reason = ""
+                raise
+            reason = ""
+        except StorageError as error:
+            reason = str(error)
+        finally:
+            if reason and not opened.generated:
+                at = f" --endpoint-url {opened.endpoint}" if opened.endpoint else ""
+                left(
+                    f"stored values are left under {to_url} ({reason}); delete them with: "
+                    f"aws s3 rm --recursive {shlex.quote(to_url + '/')}{at}"
+                )
 
 
 def samples_of(opened: OpenInput, shards: Sequence[str]) -> Iterator[Sample]:
@@ -209,16 +265,19 @@ def deliver(
     windows: int,
     link: Link | None,
     folder: Path,
+    tell: Callable[[LeftOut], None] = lambda _: None,
 ) -> Delivery:
     """Deliver batches to a consumer that does nothing (T4), after a first pass that is not timed.
 
-    Raises ProfileError, BadSampleError, PipelineError, StorageError, WorkerEndedError.
+    Bad samples are left out with data.bad_samples: skip; `tell` gets their count. Raises ProfileError, BadSampleError,
+    PipelineError, StorageError, WorkerEndedError.
     """
     batch = max(1, min(opened.batch_size, samples))
+    bad = bad_samples(opened, tell)
     if cache == "memory":
         found = opener(opened, link)
         everything = (sample for url in shards for sample in read_shard(url, found.open(url)))
-        kept = MemoryCache(pipeline, everything, opened.seed)
+        kept = MemoryCache(pipeline, everything, opened.seed, bad)
         items = kept.items(workers)
 
         def from_memory() -> int:
@@ -229,7 +288,8 @@ def deliver(
             taken = _timed(from_memory, samples, windows, _DELIVERY_WINDOW_S)
         finally:
             cast(Any, items).close()
-        return Delivery(taken, 0.0, kept.size_bytes / samples)
+        bad.report()
+        return Delivery(taken, 0.0, kept.size_bytes / len(kept), bad.count)
     disk = _disk_cache(opened, shards, folder) if cache == "disk" else None
     try:
         found = opener(opened, link, disk)
@@ -239,7 +299,7 @@ def deliver(
             Decoder(pipeline, opened.seed),
             opened.collate,
             workers,
-            BadSamples("fail", lambda _: None),
+            bad,
             streams=streams,
         )
         with closing(source):
@@ -259,7 +319,8 @@ def deliver(
             later = (counted[-1] - counted[0]) / sum(taken.samples)
         if disk is not None and disk.off_because:
             raise ProfileError(f"the disk cache stopped ({disk.off_because}); free space, or leave out disk")
-        return Delivery(taken, later, 0.0 if disk is None else disk.used_bytes / samples)
+        cached = 0.0 if disk is None else disk.used_bytes / max(1, samples - bad.count)
+        return Delivery(taken, later, cached, bad.count)
     finally:
         if disk is not None:
             disk.close()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,9 +17,9 @@ from analysis.pipeline.statistics import (
     collate_timing,
     op_timings,
     samples_per_s,
+    samples_per_s_interval,
 )
 from experiments.pipeline.trace_format import SUFFIX
-from metrics.stats import t_interval_half
 from orchestrator.errors import UsageError
 
 if TYPE_CHECKING:
@@ -70,13 +69,14 @@ def statistics(trace: Trace) -> dict[str, Any]:
 
 def recorded_document(recorded: Recorded) -> dict[str, Any]:
     """The settings and figures of one recording."""
+    interval = samples_per_s_interval(recorded.trace.batches)
     return {
         "workers": recorded.workers.count,
         "worker_kind": recorded.workers.kind,
         "in_order": recorded.workers.in_order,
         "streams": recorded.streams,
         "bad_samples": recorded.bad_samples,
-        "samples_per_s_interval": _interval(recorded.trace),
+        "samples_per_s_interval": None if interval is None else list(interval),
         "busy_share": _busy_share(recorded.trace, recorded.workers.count),
         **statistics(recorded.trace),
     }
@@ -126,20 +126,6 @@ def _advice(advice: HeadOfLine | Knee | ShuffleAfter, of_workers: int | None = N
         "evidence": asdict(advice),
         "sentence": advice.sentence,
     }
-
-
-def _interval(trace: Trace) -> list[float] | None:
-    """95 % of the samples/s of one VM, from the times between batches of one size. None if it has no upper end."""
-    got_ns = [b.consumed_start_ns for b in trace.batches if b.consumed_start_ns is not None]
-    samples = {b.samples for b in trace.batches}
-    each = next(iter(samples)) if len(samples) == 1 else None
-    if each is None or not trace.batches or trace.batches[0].wait_start_ns is None:
-        return None
-    times_s = [(end - start) / 1e9 for start, end in pairwise([trace.batches[0].wait_start_ns, *got_ns])]
-    half = t_interval_half(times_s)
-    if half is None or half >= (mean_s := sum(times_s) / len(times_s)):
-        return None
-    return [each / (mean_s + half), each / (mean_s - half)]
 
 
 def _wait_share(trace: Trace, wait_s: float | None) -> float | None:

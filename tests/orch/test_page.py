@@ -45,6 +45,7 @@ def test_a_duration_or_amount_ends_with_its_unit(name: str):
         "granularity_phase_timed",
         "granularity_stall_free",
         "value",
+        "host_cpu_share",
         "cpu_mean",
         "cpu_peak",
         "gpu_mean",

@@ -32,8 +32,12 @@ def timing(name: str, size: float | None) -> Timing:
     return Timing(name, 1, 1, 1, 1, 1, 1, size)
 
 
-def row(workers: int, rate: float | None, cpu_s: float | None = None) -> WorkerCountStatistics:
-    return WorkerCountStatistics(workers, batch_statistics([]), rate, cpu_s)
+def row(
+    workers: int, rate: float | None, cpu_s: float | None = None, half: float | None = 0.001
+) -> WorkerCountStatistics:
+    """`half`: of the rate's interval, over the rate."""
+    interval = None if rate is None or half is None else (rate * (1 - half), rate * (1 + half))
+    return WorkerCountStatistics(workers, batch_statistics([]), rate, cpu_s, interval)
 
 
 def test_head_of_line_blocking_by_hand():
@@ -73,6 +77,27 @@ def test_knee_by_hand():
     assert knee([row(1, 100), row(2, 200), row(4, 400)]) is None  # no knee yet
     assert knee([row(1, 100)]) is None
     assert knee([row(1, 100), row(2, None)]) is None
+
+
+def test_a_knee_is_claimed_only_if_the_intervals_show_it():
+    def of(*halves: float | None) -> int | None:
+        rows = [
+            row(n, rate, half=half) for n, rate, half in zip((1, 2, 4), (100, 190, 196), halves, strict=True)
+        ]
+        found = knee(rows)
+        return None if found is None else found.workers
+
+    # 190 / 196 = 0.969; its lower end is 0.95 where both rates are known to 1.4 %: hypot(1.4, 1.4) = 2 %
+    assert of(0.01, 0.013, 0.013) == 2
+    assert of(0.01, 0.015, 0.015) is None
+    assert of(0.9, 0.013, 0.013) == 2  # fewer workers do not matter
+    assert of(0.01, None, 0.013) is None
+    assert of(0.01, 0.013, None) is None
+    # more workers are slower: it takes no wide interval to say so
+    slower = [row(1, 100, half=0.02), row(2, 200, half=0.05), row(4, 150, half=0.05)]
+    found = knee(slower)
+    assert found is not None
+    assert (found.workers, found.most_samples_per_s) == (2, 150)
 
 
 def test_shuffle_behind_the_smallest_output():

@@ -87,6 +87,15 @@ def test_an_unknown_price_leaves_the_time_known(unknown: str):
     assert found.unknown == (("a VM has no price",) if unknown == "vms" else ())
 
 
+@pytest.mark.parametrize("vms", [None, Decimal("0.1")])
+def test_without_simulated_runs_the_time_has_the_whole_interval_of_the_epoch(vms: Decimal | None):
+    p = Prediction("any", epoch_s=Value(10.0, 5.0, 25.0), egress_usd_per_epoch=Decimal("0.1"))
+    found = cost_of(p, 10, 20, vms)
+    assert found.time_to_samples_s == Value(20.0, 10.0, 50.0)
+    assert (found.usd_per_h, found.usd_per_1m_samples, found.usd_to_samples) == (None, None, None)
+    assert found.unknown == (("a VM has no price",) if vms is None else ())
+
+
 def test_without_seconds_everything_is_unknown():
     found = cost_of(predicted(None, Decimal(1)), 10, 20, Decimal(1))
     assert set(found.as_json().values()) == {20, None}

@@ -108,3 +108,17 @@ def test_a_missing_profiler_is_named_before_anything_starts(
     err = capsys.readouterr().err
     assert f"{missing} is not installed; install it" in err
     assert "making" not in err
+
+
+@pytest.mark.parametrize("out", ["file", "file/deeper", "/proc/nowhere"])
+@pytest.mark.usefixtures("own_home", "bin_folder")
+def test_an_unwritable_folder_is_refused_before_anything_starts(
+    out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.chdir(tmp_path)
+    Path("file").write_text("")
+    assert run(["pipeline", "map", "imagenet", "--out", out]) == 2
+    err = " ".join(capsys.readouterr().err.split())
+    assert f"--out: {tmp_path / out} cannot be written (" in err
+    assert "choose another folder" in err
+    assert "making" not in err

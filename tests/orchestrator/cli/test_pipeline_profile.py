@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import made_up_profile
 import pytest
 
+from analysis.pipeline.profile_records import Profile
 from orchestrator.cli.app import run
+from orchestrator.cli.commands.pipeline.out_folder import check_writable
+from orchestrator.pipeline.host_watch import HostWatch
+from orchestrator.pipeline.profiling import Wanted
+from orchestrator.pipeline.target import Target
 
 
 @pytest.mark.parametrize(
@@ -27,3 +37,69 @@ def test_bad_options(arguments: list[str], says: str, capsys: pytest.CaptureFixt
     assert says in " ".join(found.err.split())
     assert found.out == ""
     assert "Traceback" not in found.err
+
+
+@pytest.mark.parametrize("out", ["file", "file/deeper", "/proc/nowhere"])
+@pytest.mark.usefixtures("own_home")
+def test_an_unwritable_folder_is_refused_before_anything_starts(
+    out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.chdir(tmp_path)
+    Path("file").write_text("")
+    assert run(["pipeline", "profile", "imagenet", "--out", out]) == 2
+    err = " ".join(capsys.readouterr().err.split())
+    assert f"--out: {tmp_path / out} cannot be written (" in err
+    assert "choose another folder" in err
+    assert "making" not in err
+
+
+def test_a_check_of_a_folder_leaves_nothing(tmp_path: Path):
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    check_writable(kept / "a" / "b")
+    check_writable(kept)
+    assert list(tmp_path.rglob("*")) == [kept]
+
+
+@pytest.mark.parametrize("left", ["", "stored values are left under s3://b/p; delete them with: aws"])
+@pytest.mark.usefixtures("own_home")
+def test_a_profile_is_saved_with_the_host_beside_and_fails_if_values_are_left(
+    left: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    def measure(
+        target: Target,
+        wanted: Wanted,
+        say: Callable[[str], None],
+        step: Callable[[str], None],
+        tell_left: Callable[[str], None],
+        host: HostWatch,
+    ) -> Profile:
+        with host, host.of("0-none-s1-w1t-none"):
+            pass
+        if left:
+            tell_left(left)
+        return made_up_profile.profile()
+
+    monkeypatch.setattr("orchestrator.pipeline.profiling.profile", measure)
+    code = run(["pipeline", "profile", "power", "--out", str(tmp_path / "p"), "-o", "json"])
+    found = capsys.readouterr()
+    assert found.out == (tmp_path / "p" / "profile.json").read_text()
+    lines = (tmp_path / "p" / "host.csv").read_text().splitlines()
+    assert lines[0].startswith("time_s,strategy,cpu_share,")
+    assert [line.split(",")[1] for line in lines[1:]] == ["", "0-none-s1-w1t-none", ""]
+    assert code == (1 if left else 0)
+    assert ("the profile is complete, but" in found.err) == bool(left)
+    assert left in found.err
+
+
+@pytest.mark.usefixtures("own_home")
+def test_bad_samples_are_told_below_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    good, other = made_up_profile.imagenet()[:2]
+    found = made_up_profile.profile(good, replace(other, bad_samples=2))
+    monkeypatch.setattr("orchestrator.pipeline.profiling.profile", lambda *_: found)
+    assert run(["pipeline", "profile", "power", "--out", str(tmp_path / "p")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1] == "0-none-s1-w2t-none: 2 of 500 samples are bad and were left out"
+    assert len([line for line in lines if "left out" in line]) == 1

@@ -256,6 +256,50 @@ def test_vgdb_that_fails_ends_valgrind(tmp_path, monkeypatch):
         _counted(_samples(1))
 
 
+@pytest.mark.parametrize(
+    ("hangs", "measure", "limit", "sentence"),
+    [
+        ("perf script", _sampled, "_SCRIPT_S", "use fewer --seconds, or a lower --frequency"),
+        (
+            "perf stat",
+            lambda: unknown_events(["cycles"]),
+            "_START_S",
+            "did not count cycles within .* leave it out of --events",
+        ),
+        (
+            "vgdb",
+            lambda: _counted(_samples(1)),
+            "_START_S",
+            "switch callgrind on within .* use valgrind 3.19",
+        ),
+    ],
+)
+def test_a_program_that_hangs_is_ended_with_what_it_started(
+    hangs, measure, limit, sentence, tmp_path, monkeypatch
+):
+    name, _, command = hangs.partition(" ")
+    asleep = (
+        "import pathlib, subprocess, sys\n"
+        f"if sys.argv[1].startswith({command!r}):\n"
+        "    p = subprocess.Popen(['sleep', '600'])\n"
+        f"    f = pathlib.Path({str(tmp_path)!r}) / 'new'; f.write_text(str(p.pid)); f.rename(f.with_name('pid'))\n"
+        "    p.wait()\n"
+    )
+    programs = {**profilers.RECORDING, name: asleep + profilers.RECORDING[name]}
+    monkeypatch.setenv("PATH", f"{profilers.install(tmp_path / 'bin', programs)}:{os.environ['PATH']}")
+    real = subprocess.Popen.communicate
+
+    def communicate(process, *arguments, **options):  # the limit is over once the program sleeps
+        _until((tmp_path / "pid").exists)
+        return real(process, *arguments, **options)
+
+    monkeypatch.setattr(subprocess.Popen, "communicate", communicate)
+    monkeypatch.setattr(map_programs, limit, 0.5)
+    with pytest.raises(MapError, match=sentence):
+        measure()
+    _until(lambda: not _lives(int((tmp_path / "pid").read_text())))
+
+
 def test_an_interrupt_ends_the_program_and_what_it_started(tmp_path, monkeypatch):
     asleep = (
         "import subprocess, sys, pathlib; p = subprocess.Popen(['sleep', '600']);"
@@ -266,18 +310,14 @@ def test_an_interrupt_ends_the_program_and_what_it_started(tmp_path, monkeypatch
     )
 
     def interrupt(process, deadline):
-        while not (tmp_path / "pid").exists():
-            time.sleep(0.01)
+        _until((tmp_path / "pid").exists)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(map_programs, "_wait", interrupt)
     with pytest.raises(KeyboardInterrupt):
         _sampled()
     pid = int((tmp_path / "pid").read_text())
-    deadline = time.monotonic() + 10
-    while _lives(pid):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    _until(lambda: not _lives(pid))
 
 
 def test_the_measured_process_ends_with_its_parent(tmp_path):
@@ -289,15 +329,22 @@ def test_the_measured_process_ends_with_its_parent(tmp_path):
         stdin=subprocess.PIPE,
     )
     try:
-        while not (tmp_path / TRACE).exists():
-            assert child.poll() is None
-            time.sleep(0.01)
+        _until(lambda: (tmp_path / TRACE).exists() or child.poll() is not None)
+        assert child.poll() is None
         assert child.stdin is not None
         child.stdin.close()
         assert child.wait(10) == 1
     finally:
         child.kill()
         child.wait()
+
+
+def _until(holds, limit_s=60):
+    """Wait until `holds()` is true. Fails after `limit_s`."""
+    deadline = time.monotonic() + limit_s
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def _lives(pid):

@@ -59,8 +59,12 @@ def test_waits_of_two_vms_are_of_their_times_added():
 
 
 def test_advice_has_a_code_and_its_evidence():
-    found = advice_of_recorded([recorded(TRACE, 1), recorded(TRACE, 2)], 100.0)
+    even = replace(TRACE, batches=tuple(batch("a", n, 50 * n, 50, 0) for n in range(4)))
+    found = advice_of_recorded([recorded(even, 1), recorded(even, 2)], 100.0)
     assert [(one["code"], one["of_workers"]) for one in found] == [("knee", None), ("shuffle_after", None)]
     assert found[0]["evidence"]["workers"] == 1
     assert found[1]["evidence"] == {"op": "decode", "bytes_after": 50, "bytes_now": 100}
     assert advice_of_recorded([recorded(TRACE)], None) == []
+    # Batches of 40, 50 and 60 ms do not show that one worker delivers 95 % of what two do.
+    uneven = advice_of_recorded([recorded(TRACE, 1), recorded(TRACE, 2)], None)
+    assert [one["code"] for one in uneven] == []

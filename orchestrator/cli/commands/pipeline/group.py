@@ -11,12 +11,18 @@ from orchestrator.cli.commands.pipeline.profile import profile
 from orchestrator.cli.commands.pipeline.report import report
 from orchestrator.cli.commands.pipeline.show import show
 from orchestrator.cli.commands.pipeline.trace import trace
+from orchestrator.cli.interrupts import ended_like_ctrl_c
 
 _pipeline = typer.Typer(
     name="pipeline",
     no_args_is_help=True,
     help="See where a run's input time and dollars go, and what would pay.",
 )
+
+
+@_pipeline.callback()
+def _any_command(context: typer.Context) -> None:
+    context.with_resource(ended_like_ctrl_c())
 
 
 def register(app: typer.Typer) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from orchestrator.cli.commands.pipeline.out_folder import check_writable
 from orchestrator.cli.render.output import Format, as_json, rows_text
 
 if TYPE_CHECKING:
@@ -106,6 +107,7 @@ def map_pipeline(
     found_target = find_target(target, tuple(set_ or ()))
     count = samples or (_EXACT_SAMPLES if exact else _SAMPLED_SAMPLES)
     here = Path.cwd()
+    check_writable(home_folder() / "maps" if out is None else here / out)
     try:
         with open_input(found_target, samples=count, progress=_say) as opened:
             read = read_samples(opened, count)

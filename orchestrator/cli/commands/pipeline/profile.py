@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from orchestrator.cli.commands.pipeline.out_folder import check_writable
 from orchestrator.cli.render.output import Format, rows_text
 
 if TYPE_CHECKING:
@@ -74,12 +75,17 @@ def profile(
     "memory_bytes", "link_mbps", "link_rtt_ms", "generated", "measured_at", "seconds", "measurements": [{"strategy":
     {"split", "codec", "streams", "workers", "worker_kind", "cache"}, "after", "samples", "stored_bytes", "wire_bytes",
     "later_wire_bytes", "cached_bytes", "offline_s", "offline_cpu_s", "save_s", "read_sps", "write_sps",
-    "stored_read_sps", "delivered_sps", "cpu_s"}], "extrapolations": [[label, {"total_samples", "stored_bytes",
-    "offline_s", "second_samples", "second_error_percent"}]]}. Bytes and seconds are those of a sample; a rate is {"value",
-    "low", "high", "n"} in samples per second. profile.json contains the same.
+    "stored_read_sps", "delivered_sps", "cpu_s", "host": {"seconds", "cpu_share", "disk_read_bytes_per_s",
+    "disk_write_bytes_per_s", "net_received_bytes_per_s", "net_sent_bytes_per_s", "context_switches_per_s"},
+    "bad_samples"}],
+    "extrapolations": [[label, {"total_samples", "stored_bytes", "offline_s", "second_samples",
+    "second_error_percent"}]]}. Bytes and seconds are those of a sample; a rate is {"value", "low", "high", "n"} in samples
+    per second; "host" has means of the whole machine while batches are delivered, null where unknown;
+    "bad_samples" of the "samples" were left out. profile.json contains the same, host.csv the host once a second.
     """
     import json
 
+    from analysis.pipeline.host_load import to_csv
     from analysis.pipeline.profile_file import to_json
     from cloud.durable_file import write_durably
     from cloud.storage.link import Link
@@ -89,7 +95,8 @@ def profile(
     from orchestrator.cli.render.progress import ProgressLine
     from orchestrator.errors import UsageError
     from orchestrator.home import home_folder
-    from orchestrator.pipeline.find_profile import FILE, profiles_folder
+    from orchestrator.pipeline.find_profile import FILE, HOST_FILE, profiles_folder
+    from orchestrator.pipeline.host_watch import HostWatch
     from orchestrator.pipeline.profiling import Wanted
     from orchestrator.pipeline.profiling import profile as measure
     from orchestrator.pipeline.strategy_runs import ProfileError
@@ -121,23 +128,35 @@ def profile(
         to_url=to,
     )
     line = ProgressLine()
+    left: list[str] = []
+    host = HostWatch()
+    found_target = find_target(target, tuple(set_ or ()))
     here = Path.cwd()
+    check_writable(profiles_folder(home_folder()) if out is None else here / out)
     try:
         found = measure(
-            find_target(target, tuple(set_ or ())), wanted, _say, lambda text: line.show(lambda: text)
+            found_target,
+            wanted,
+            _say,
+            lambda text: line.show(lambda: text),
+            left.append,
+            host,
         )
     except BadSampleError as error:
-        raise ProfileError(f"{error.where}; correct the sample or the operation") from error
+        without = f"{error.where}; correct the sample or the operation"
+        raise ProfileError(without if found_target.spec is None else str(error)) from error
     except (PipelineError, TaskError, WorkerEndedError) as error:
         raise ProfileError(str(error)) from error
     except OSError as error:
         raise ProfileError(
-            f"the machine failed while measuring ({error.strerror or error}); nothing is left in the store"
+            f"the machine failed while measuring ({error.strerror or error}); check its disk and memory, then measure again"
         ) from error
     except MemoryError as error:
         raise ProfileError("the memory is full; measure fewer --samples or leave out memory") from error
     finally:
         line.clear()
+        for sentence in left:
+            _say(sentence)
     at = datetime.now(UTC)
     folder = (
         profiles_folder(home_folder()) / f"{Path(found.target).name}-{at:%Y%m%d-%H%M%S}"
@@ -147,6 +166,7 @@ def profile(
     text = to_json(found)
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        write_durably(folder / HOST_FILE, to_csv(host.samples).encode(), 0o644)
         write_durably(folder / FILE, text.encode(), 0o644)
     except OSError as error:
         raise ProfileError(f"{folder}: cannot write the profile ({error.strerror}); choose --out") from error
@@ -167,7 +187,16 @@ def profile(
                     f"{label}: {one.stored_bytes.value / 1e6:.4g} MB for {one.total_samples} samples, "
                     f"second sample {'unknown' if error is None else f'{error:+.2g} %'}"
                 )
+            for one in found.measurements:
+                if one.bad_samples:
+                    typer.echo(
+                        f"{one.strategy.label}: {one.bad_samples} of {one.samples} samples are bad and were left out"
+                    )
     _say(f"saved as {folder / FILE}")
+    if left:
+        raise ProfileError(
+            "the profile is complete, but stored values are left in the store; delete them as said above"
+        )
 
 
 def _say(line: str) -> None:
