@@ -155,7 +155,7 @@ class LaunchRequest:
     network_tuning: NetworkTuning = "default"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Observed:
     """The state of one VM as the provider reports it now."""
 

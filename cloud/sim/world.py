@@ -270,10 +270,14 @@ class SimWorld:
 
     def monitor_dies(self, run: str, cause: str) -> bool:
         """Make a run's monitor fail; returns whether one was running."""
-        living = [vm for vm in self.alive(run) if is_monitor(vm.vm) and vm.state == "running"]
+        living = self.monitors(run)
         for vm in living:
             self.end(vm, "failed", cause)
         return bool(living)
+
+    def monitors(self, run: str) -> list[SimVm]:
+        """A run's monitors that run."""
+        return [vm for vm in self._alive.get(run, {}).values() if not vm.billed and vm.state == "running"]
 
     def end(self, vm: SimVm, state: VmState, cause: str) -> None:
         """End a VM and stop billing it; do nothing if it has ended."""

@@ -43,8 +43,9 @@ class DataPositions:
 
         Raises StoreError.
         """
-        slot_of = {slot.vm or slot.ending: slot.name for slot in slots if slot.vm or slot.ending}
-        own = [o for o in seen if o.vm in slot_of]
+        reported = {o.vm: o for o in seen}
+        slot_of = {vm: slot.name for slot in slots if (vm := slot.vm or slot.ending) in reported}
+        own = [o for vm, o in reported.items() if vm in slot_of]
         fresh = {
             slot_of[o.vm]: position.to_json()
             for o in own

@@ -45,16 +45,16 @@ class MonitorTail:
             self._caught_up = True
             return 0
         end = chunk.rfind(b"\n") + 1  # the last line may be incomplete
-        lines = chunk[:end].splitlines()
-        if lines and self._caught_up:
-            newest_s = _newest_s(lines)
+        entries = [_parsed(line) for line in chunk[:end].splitlines()]
+        if entries and self._caught_up:
+            newest_s = _newest_s(entries)
             self._shift_s = self._shift_s if newest_s is None else now_s - newest_s
         self._caught_up = len(chunk) < _CHUNK_BYTES
-        if lines:
+        if entries:
             with self._store.transaction():
-                self._ingest(lines)
+                self._ingest(entries)
                 self._store.set_tail_offset(self._path.name, offset + end)
-        return len(lines)
+        return len(entries)
 
     def _read_file(self, offset: int, most_bytes: int) -> bytes | None:
         try:
@@ -64,14 +64,13 @@ class MonitorTail:
         except FileNotFoundError:
             return None
 
-    def _ingest(self, lines: list[bytes]) -> None:
+    def _ingest(self, entries: list[Any]) -> None:
         rows: dict[str, list[Any]] = {"progress": [], "epochs": [], "egress": [], "ingress": []}
         evaluations: list[Mapping[str, Any]] = []
         rejected: dict[str, int] = {}
         unread = 0
-        for line in lines:
+        for entry in entries:
             try:
-                entry = json.loads(line)
                 self._add_entry(entry, rows, evaluations, rejected)
             except (ValueError, KeyError, TypeError, AttributeError):
                 unread += 1  # of another version, or truncated: counted and reported
@@ -111,17 +110,25 @@ class MonitorTail:
                 if at_s - self.swarm_at_s > FRESH_S:
                     self.swarm_since_s = at_s
                 self.swarm_at_s = max(self.swarm_at_s, at_s)
-                for vm in entry["alive"]:
-                    self.last_seen_s[str(vm)] = max(self.last_seen_s.get(str(vm), 0.0), at_s)
+                for vm in map(str, entry["alive"]):
+                    if self.last_seen_s.get(vm, 0.0) < at_s:
+                        self.last_seen_s[vm] = at_s
             case _:
                 raise ValueError(entry["kind"])
 
 
-def _newest_s(lines: list[bytes]) -> float | None:
+def _parsed(line: bytes) -> Any:
+    """The line's JSON value; None if it has none, which is no valid entry either."""
+    try:
+        return json.loads(line)
+    except ValueError:
+        return None
+
+
+def _newest_s(entries: list[Any]) -> float | None:
     """Time of the last list of peers in the DHT, by the monitor's clock."""
-    for line in reversed(lines):
+    for entry in reversed(entries):
         try:
-            entry = json.loads(line)
             if entry["kind"] == "swarm":
                 return float(entry["at_s"])
         except (ValueError, KeyError, TypeError):

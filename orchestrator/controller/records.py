@@ -16,6 +16,7 @@ from metrics.records import EventRecord, VmEnd, VmRecord, end_cause
 from metrics.store.database import RunStore
 from orchestrator.controller.json_log import about
 from orchestrator.core.events import MONITOR, Fact
+from orchestrator.core.indexed_state import held_vms
 from orchestrator.core.journal import preempted_vm, taken_over
 from orchestrator.core.state import Place, RunState, SlotState
 
@@ -45,15 +46,17 @@ class Rows:
         self._preempted: set[str] = set()
         self._taken: set[str] = set()  # VMs whose request the provider accepted
         self._unlocated: list[str] = []  # VMs whose location is not in the store yet
+        self._written: dict[str, Observed] = {}  # the observations that the rows are of
         for event in events:
             self._remember(event, event.at_s)
         self._rows: dict[str, VmRecord] = {r.vm: r for r in store.records("vms")}
+        self._living = {vm for vm, row in self._rows.items() if row.ended_s is None}
         self._skews: dict[str, float] = dict(store.meta("clock_skew_s", {}))
         self._internal: dict[str, dict[str, str]] = dict(store.meta("internal_addresses", {}))
         self._prices: dict[str, list[list[Any]]] = dict(store.meta("price_changes", {}))
         self._list: object = None  # the last provider list
+        self._listed: dict[str, Observed] = {}  # its VMs that were requested
         self._slots: object = None  # slots of the last state whose rows were written
-        self._written: dict[str, Observed] = {}  # the observations that the rows are of
         self._spec: object = None  # that `_places` is of
         self._places: dict[str, tuple[Place, ...]] = {}  # by slot
         # The journal may be newer than the last list that an earlier controller read.
@@ -94,21 +97,24 @@ class Rows:
         fresh = seen is not None and seen is not self._list
         if fresh:
             self._list, self._listed_before_s, self._listed_s = seen, self._listed_s, now_s
-        seen = list(seen or ())
+        new = list(seen or ()) if fresh else []
+        if fresh:
+            self._listed = {o.vm: o for o in new if o.vm in self._requested}
         if fresh or state.slots is not self._slots:  # otherwise the rows are up to date
-            self._write_rows(state, seen, now_s)
+            self._write_rows(state, now_s)
             self._slots = state.slots
-        self._write_nodes(state, seen)
+        if fresh:
+            self._write_reported(state, new)
+        self._write_nodes(state, new)
 
-    def _write_rows(self, state: RunState, seen: Iterable[Observed], now_s: float) -> None:
-        listed = {o.vm: o for o in seen if o.vm in self._requested}
-        held = {vm for s in state.slots for vm in (s.vm, s.ending) if vm}
-        fresh = {vm: self._row(state, o) for vm, o in listed.items() if not self._is_written(o)}
-        for vm, row in self._rows.items():
-            if vm not in listed and row.ended_s is None and vm not in held:
-                fresh[vm] = replace(row, ended_s=now_s, end_cause=self._end_cause(vm, VmEnd.UNLISTED))
-        self._taken -= self._rows.keys()
-        for vm in sorted(self._taken - held - listed.keys()):
+    def _write_rows(self, state: RunState, now_s: float) -> None:
+        listed, held = self._listed, held_vms(state)
+        fresh = {vm: self._row(state, o) for vm, o in listed.items() if self._written.get(vm) is not o}
+        for vm in sorted(vm for vm in self._living if vm not in listed and vm not in held):
+            end_cause = self._end_cause(vm, VmEnd.UNLISTED)
+            fresh[vm] = replace(self._rows[vm], ended_s=now_s, end_cause=end_cause)
+        self._taken = {vm for vm in self._taken if vm not in self._rows}
+        for vm in sorted(vm for vm in self._taken if vm not in held and vm not in listed):
             fresh[vm] = self._never_listed(state, vm, now_s)
         changed = [row for vm, row in fresh.items() if self._rows.get(vm) != row]
         if changed:
@@ -117,7 +123,12 @@ class Rows:
                 for row in changed:
                     self._store.upsert_vm(row)
                     self._rows[row.vm] = row
-        self._written = listed
+        for vm, row in fresh.items():
+            (self._living.add if row.ended_s is None else self._living.discard)(vm)
+            if vm in listed:
+                self._written[vm] = listed[vm]
+            else:
+                self._written.pop(vm, None)
 
     def _note_prices(self, changed: Iterable[VmRecord]) -> None:
         """Record a VM's earlier prices: spot prices change, and the past is billed at the price of its time.
@@ -141,14 +152,8 @@ class Rows:
             self._store.set_meta("price_changes", fresh)
             self._prices = fresh
 
-    def _is_written(self, o: Observed) -> bool:
-        """Whether the row of a VM that lives is that of this very observation. The cause of an end may become known later."""
-        row = self._rows.get(o.vm)
-        return (
-            row is not None and row.ended_s is None and self._written.get(o.vm) is o and _end_of(o)[0] is None
-        )
-
-    def _place(self, state: RunState, slot: str, index: int) -> Place:
+    def place(self, state: RunState, slot: str, index: int) -> Place:
+        """A place of a slot, by its number."""
         if self._spec is not state.spec:
             self._spec, self._places = state.spec, {spec.name: spec.places for spec in state.spec.slots}
         return self._places[slot][index]
@@ -156,7 +161,7 @@ class Rows:
     def _row(self, state: RunState, o: Observed) -> VmRecord:
         """The row of a VM. Values reported after creation take precedence over planned ones."""
         slot, generation, index = self._requested[o.vm]
-        place = self._place(state, slot, index)
+        place = self.place(state, slot, index)
         usd_per_h, source = place.usd_per_h, place.price_source
         if o.usd_per_h is not None:
             usd_per_h, source = o.usd_per_h, o.price_source or "as the provider said after creation"
@@ -172,7 +177,7 @@ class Rows:
     def _never_listed(self, state: RunState, vm: str, now_s: float) -> VmRecord:
         """The row of an accepted, never listed, terminated VM: billed from its intent at its ceiling."""
         slot, generation, index = self._requested[vm]
-        place = self._place(state, slot, index)
+        place = self.place(state, slot, index)
         return VmRecord(
             vm=vm, slot=slot, generation=generation, location=place.location, instance=place.instance,
             accelerator=place.accelerator, use_spot=place.use_spot, usd_per_h=place.ceiling_usd_per_h,
@@ -219,33 +224,42 @@ class Rows:
             self._unlocated.append(row.vm)
         elif row.kind == "transition" and row.to_state == SlotState.BOOTING:
             self._taken.add(row.vm)
-        self._preempted.add(preempted_vm(row))
+        preempted = preempted_vm(row)
+        self._preempted.add(preempted)
+        self._written.pop(preempted, None)  # it may have ended already, and the cause is part of the row
 
-    def _write_nodes(self, state: RunState, seen: Iterable[Observed]) -> None:
-        """Store addresses and locations of all nodes (including the monitor, which has no row), and clock skews."""
+    def _write_reported(self, state: RunState, seen: Iterable[Observed]) -> None:
+        """Store the clock skews and internal addresses of a list."""
         skews = {o.vm: round(o.clock_skew_s, 1) for o in seen if o.clock_skew_s is not None}
         if skews != self._skews:
             self._store.set_meta("clock_skew_s", skews)
             self._skews = skews
+        monitors = state.monitor_vms()
+        internal = internal_nodes(self._internal, (o for o in seen if o.vm not in monitors))
+        if internal != self._internal:
+            self._store.set_meta("internal_addresses", internal)
+            self._internal = internal
+
+    def _write_nodes(self, state: RunState, seen: Iterable[Observed]) -> None:
+        """Store addresses and locations of all nodes (including the monitor, which has no row).
+
+        `seen`: a new list, or nothing.
+        """
         before = self._store.meta("addresses", {}), self._store.meta("locations", {})
         addresses: dict[str, str] = {}
         locations: dict[str, str] = {}
         for vm in self._unlocated:  # its records may be read and priced before any list contains it
             slot, _, index = self._requested[vm]
             if vm not in before[1]:
-                locations[vm] = self._place(state, slot, index).location
-        monitors = state.monitor_vms()  # all monitors are one node of the traffic matrix
-        nodes = [(name, *node) for name, node in self._nodes.nodes().items()]
-        nodes += [(MONITOR if o.vm in monitors else o.vm, o.address or "", o.location) for o in seen]
-        for name, address, location in nodes:
+                locations[vm] = self.place(state, slot, index).location
+        names = dict.fromkeys(state.monitor_vms(), MONITOR)  # all monitors are one node of the traffic matrix
+        for name, (address, location) in self._nodes.nodes().items():
             if location:
                 locations[name] = location
             if address:
                 addresses[address] = name
-        internal = internal_nodes(self._internal, (o for o in seen if o.vm not in monitors))
-        if internal != self._internal:
-            self._store.set_meta("internal_addresses", internal)
-            self._internal = internal
+        locations |= {names.get(o.vm, o.vm): o.location for o in seen if o.location}
+        addresses |= {o.address: names.get(o.vm, o.vm) for o in seen if o.address}
         # There is one entry for each VM ever requested, so they are copied only if one is new.
         if not (addresses.items() <= before[0].items() and locations.items() <= before[1].items()):
             with self._store.transaction():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
@@ -28,6 +28,7 @@ from orchestrator.controller.roster_file import RosterFile
 from orchestrator.controller.utilisation import Utilisation
 from orchestrator.core import events as ev
 from orchestrator.core.finished import finished, lost_vms
+from orchestrator.core.indexed_state import any_waiting, held_vms
 from orchestrator.core.journal import replay
 from orchestrator.core.machine import Step, advance
 from orchestrator.core.observations import (
@@ -70,6 +71,15 @@ class Pace:
     observe_deadline_s: float = 30.0
     observe_period_s: float = 0.0  # 0: at every tick, once the last list has arrived
     terminate_deadline_s: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """One VM of a provider list."""
+
+    raw: Observed | None  # as the provider gave it; None: the event depends on the time as well
+    seen: Observed  # the same, with the user's own paths
+    event: ev.Observed
 
 
 class Requests(Protocol):
@@ -136,7 +146,7 @@ class Shell:
         if not self.state.ended:
             store.set_meta("run_public_key", self._roster.public_key())
         self._seen: tuple[Observed, ...] | None = None  # the last list; None: none read yet
-        self._raw: dict[str, Observed] = {}  # the same by VM, as the provider gave them
+        self._readings: dict[str, _Reading] = {}  # of the same, by VM
         self._last_observed: dict[str, ev.Observed] = {}
         self._unlisted: dict[str, Unlisted] = {}
         self._lists = 0
@@ -265,20 +275,19 @@ class Shell:
     def _listed(self, seen: Sequence[Observed], now_s: float) -> list[ev.Event]:
         """Events from one provider list: changed observations and missing VMs."""
         whole = self._lists % _WHOLE_EACH == 0
-        changed = {o.vm for o in seen if whole or self._raw.get(o.vm) != o}
-        raw, seen = {o.vm: o for o in seen}, self._with_own_paths(seen, changed)
-        reported = [_observed(o, now_s) for o in seen]
-        self._unrecoverable |= {event.vm for event in reported if event.unrecoverable}
-        observed = corroborated(self.state, reported, self._unrecoverable)
+        before: dict[str, _Reading] = {} if whole else self._readings
+        readings = {o.vm: self._reading(o, before.get(o.vm), now_s) for o in seen}
+        new = [reading for vm, reading in readings.items() if before.get(vm) is not reading]
+        news = [reading.seen for reading in new]
+        self._unrecoverable |= {reading.event.vm for reading in new if reading.event.unrecoverable}
+        observed = corroborated(self.state, [r.event for r in readings.values()], self._unrecoverable)
         fresh = changed_observations(self.state, observed, self._last_observed, whole)
-        held = [vm for s in self.state.slots for vm in (s.vm, s.ending) if vm]
-        in_progress = {vm for vm in held if self._calls.busy(f"request {vm}")}
-        lost, self._unlisted = missing(
-            self.state, {o.vm for o in observed}, now_s, self._unlisted, in_progress
-        )
-        self._seen, self._last_observed = tuple(seen), {event.vm: event for event in observed}
+        unlisted = held_vms(self.state) - readings.keys()
+        in_progress = {vm for vm in unlisted if self._calls.busy(f"request {vm}")}
+        lost, self._unlisted = missing(self.state, readings.keys(), now_s, self._unlisted, in_progress)
+        self._readings, self._seen = readings, tuple([reading.seen for reading in readings.values()])
+        self._last_observed = {event.vm: event for event in observed}
         self._lists += 1
-        news = [o for o in seen if o.vm in changed]
         self._joins.write(news)
         self._bad_samples.write(news)
         monitors = self.state.monitor_vms()
@@ -286,23 +295,22 @@ class Shell:
         self._data_positions.write(news, self.state.slots)
         self._utilisation.write(news)
         self._coverage.write(news)
-        self._raw = raw
         # Before the VMs' ends: what all peers took with them depends on the newest checkpoint.
         stored = checkpoint_events(
-            seen, self.state, self._requests.last_epoch, now_s, self._requests.most_checkpoint_bytes
+            news, self.state, self._requests.last_epoch, now_s, self._requests.most_checkpoint_bytes
         )
+        fresh = [event if event.now_s == now_s else replace(event, now_s=now_s) for event in fresh]
         return [*stored, *fresh, *lost]
 
-    def _with_own_paths(self, seen: Sequence[Observed], changed: Collection[str]) -> list[Observed]:
-        """Name the user's own files in what VMs report. What has not changed is the object of the last list."""
-        before, paths = {o.vm: o for o in self._seen or ()}, self._own_paths
-
-        def named(o: Observed) -> Observed:
-            if o.vm not in changed and o.vm in before:
-                return before[o.vm]
-            return replace(o, cause=paths.in_text(o.cause), status=paths.in_values(o.status)) if paths else o
-
-        return [named(o) for o in seen]
+    def _reading(self, o: Observed, before: _Reading | None, now_s: float) -> _Reading:
+        """Read what a VM reports; return the last list's reading of it if nothing has changed."""
+        if before is not None and (before.raw is o or before.raw == o):
+            return before
+        seen, paths = o, self._own_paths
+        if paths:
+            seen = replace(o, cause=paths.in_text(o.cause), status=paths.in_values(o.status))
+        # Whether a program's notice is plausible depends on the time.
+        return _Reading(None if "notice_at_s" in o.status else o, seen, _observed(seen, now_s))
 
     def _run_events(self, now_s: float) -> list[ev.Event]:
         found: list[ev.Event] = []
@@ -338,7 +346,7 @@ class Shell:
     def _finished(self, happened: Sequence[ev.Event], now_s: float) -> list[ev.Event]:
         """Peers that were lost after the last epoch, before they could report that they are done."""
         lost = lost_vms(happened)
-        if not lost and all(slot.state is not SlotState.WAITING for slot in self.state.slots):
+        if not lost and not any_waiting(self.state):
             return []
         last = self._last_epoch()
         if (self._tail.epochs_read, last) != self._trained_last_at:
@@ -384,7 +392,7 @@ class Shell:
         match instruction:
             case ev.RequestVm(vm=vm, slot=slot, place=place):
                 if not self._calls.busy(f"request {vm}"):
-                    chosen = self.state.slot_spec(slot).places[place]
+                    chosen = self._rows.place(self.state, slot, place)
                     self._request(self._requests.peer(instruction, chosen))
             case ev.StartMonitor(vm=vm):
                 if not self._calls.busy(f"request {vm}"):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, KeysView
 from dataclasses import replace
 from decimal import Decimal
 
+from orchestrator.core.events import RequestVm
 from orchestrator.core.limits import record_request
 from orchestrator.core.policy import Rank, zone_rank
 from orchestrator.core.state import LIVE, OVER, Place, RunState, Slot, SlotSpec, SlotState, Zone
@@ -26,6 +27,21 @@ def working_state(state: RunState) -> WorkingState:
         if isinstance(index, WorkingState) and index.newest is state and index.consistent
         else WorkingState(state)
     )
+
+
+def held_vms(state: RunState) -> KeysView[str]:
+    """The VMs that belong to a slot, alive or being terminated. Valid until the state is advanced."""
+    return working_state(state).held_vms()
+
+
+def any_waiting(state: RunState) -> bool:
+    """Whether any slot waits for a VM."""
+    return working_state(state).any_waiting()
+
+
+def any_joinable(state: RunState) -> bool:
+    """Whether any peer can be joined."""
+    return working_state(state).joinable()
 
 
 class WorkingState:
@@ -55,6 +71,7 @@ class WorkingState:
         self._at: dict[str, int] = {}  # slot index by VM, including VMs being terminated
         self._joinable: dict[int, str] = {}
         self._join_at: tuple[str, ...] | None = None
+        self._requests: dict[int, RequestVm] = {}  # the last one of each slot that has not changed since
         self._held_usd = Decimal(0)
         self._held_unpriced = 0
         self._intents: set[str] = set()  # new since the last freeze
@@ -91,6 +108,14 @@ class WorkingState:
         """Whether the VM belongs to a slot, alive or being terminated."""
         return vm in self._at
 
+    def held_vms(self) -> KeysView[str]:
+        """All VMs of which `holds` is true."""
+        return self._at.keys()
+
+    def any_waiting(self) -> bool:
+        """Whether any slot waits for a VM."""
+        return self.over + self.live < len(self.slots)
+
     def zone(self, place: Place) -> Zone:
         """The circuit breaker of a place."""
         return self.zones.get(place.market) or Zone(place.market)
@@ -116,6 +141,15 @@ class WorkingState:
             return self._join_at[:MAX_ADDRESSES]
         return tuple(m for m in self._join_at if m != exclude)[:MAX_ADDRESSES]
 
+    def request(self, i: int, initial_peers: tuple[str, ...]) -> RequestVm:
+        """The instruction to request slot `i`'s VM, which is repeated at each tick until the request is answered."""
+        known = self._requests.get(i)
+        if known is None or known.initial_peers != initial_peers:
+            slot = self.slots[i]
+            known = RequestVm(slot.vm, slot.name, slot.generation, slot.place, initial_peers)
+            self._requests[i] = known
+        return known
+
     def join_within_s(self, slot: Slot) -> float:
         """How long a slot may be JOINING.
 
@@ -138,6 +172,7 @@ class WorkingState:
         if old == slot:
             return
         self._touched.setdefault(i, old)
+        self._requests.pop(i, None)
         self._changed = True
         self._count(i, old, -1)
         self.slots[i] = slot

@@ -23,7 +23,6 @@ from orchestrator.core.events import (
     Observed,
     OfferRefused,
     Requested,
-    RequestVm,
     RunComplete,
     Silent,
     Spending,
@@ -334,6 +333,7 @@ def _due_instructions(work: WorkingState, now_s: float) -> list[Instruction]:
     """
     run = work.run
     out: list[Instruction] = []
+    joinable = work.addresses()
     for i in sorted(work.ending | work.unconfirmed):
         slot = work.slots[i]
         if slot.ending and _is_due(run, slot, now_s):
@@ -342,10 +342,9 @@ def _due_instructions(work: WorkingState, now_s: float) -> list[Instruction]:
         if slot.ending and slot.vm and run.stop_status:
             out.append(TerminateVm(slot.vm, slot.cause))
         if i in work.unconfirmed and now_s >= slot.retry_at_s:
-            peers = work.addresses(exclude=slot.maddr)
-            out.append(RequestVm(slot.vm, slot.name, slot.generation, slot.place, peers))
+            out.append(work.request(i, work.addresses(exclude=slot.maddr) if slot.maddr else joinable))
     if run.monitor == "wanted" and not run.stop_status:
-        out.append(StartMonitor(run.monitor_vm(), work.addresses()))
+        out.append(StartMonitor(run.monitor_vm(), joinable))
     if run.monitor == "ending":
         out.append(TerminateVm(run.monitor_vm(), run.stop_cause))
     if run.ended:

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from orchestrator.core.events import Event, Missing, Observed, Silent
+from orchestrator.core.indexed_state import held_vms
 from orchestrator.core.state import RunState, SlotState
 
 FRESH_S = 15.0  # a DHT list older than this proves nothing about any peer
@@ -56,7 +57,7 @@ def missing(
     out: list[Event] = []
 
     def look(vm: str, wait_s: float) -> None:
-        if not vm or vm in listed or vm in in_progress:
+        if vm in listed or vm in in_progress:
             return
         known = before.get(vm, Unlisted(0, now_s))
         if known.reads + 1 >= _READS and now_s - known.since_s > wait_s:
@@ -65,7 +66,7 @@ def missing(
             unlisted[vm] = Unlisted(known.reads + 1, known.since_s)
 
     for slot in state.slots:
-        if slot.vm not in listed:
+        if slot.vm and slot.vm not in listed:
             look(slot.vm, _ENDING_S if state.stop_status else state.spec.missing_deadline_s)
         if slot.ending:
             look(slot.ending, _ENDING_S)
@@ -84,16 +85,18 @@ def changed_observations(
     Live VMs that belong to no slot are always included, so that terminating them is retried until they are
     gone.
     """
-    held = {vm for s in state.slots for vm in (s.vm, s.ending) if vm} | {state.monitor_vm()}
-    out: list[Observed] = []
-    for event in seen:
-        if (
-            whole
-            or before.get(event.vm) != event
-            or (event.vm not in held and event.state in ("pending", "running"))
-        ):
-            out.append(event)
-    return out
+    held, monitor = held_vms(state), state.monitor_vm()
+
+    def is_stray(event: Observed) -> bool:
+        return event.vm != monitor and event.state in ("pending", "running")
+
+    return [
+        event
+        for event in seen
+        if whole
+        or ((known := before.get(event.vm)) is not event and known != event)
+        or (event.vm not in held and is_stray(event))
+    ]
 
 
 def corroborated(
@@ -114,8 +117,8 @@ def silent(state: RunState, swarm: Swarm, now_s: float) -> list[Event]:
         return []
     out: list[Event] = []
     seen, late_s = swarm.last_seen_s, now_s - state.spec.silent_deadline_s
-    for slot in state.slots:
-        if slot.state is not SlotState.TRAINING or seen.get(slot.vm, 0.0) >= late_s:
+    for slot in [slot for slot in state.slots if seen.get(slot.vm, 0.0) < late_s]:
+        if slot.state is not SlotState.TRAINING:
             continue
         for_s = now_s - max(slot.since_s, swarm.since_s, seen.get(slot.vm, 0.0))
         if for_s > state.spec.silent_deadline_s:

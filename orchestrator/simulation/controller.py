@@ -19,7 +19,7 @@ from typing import Any, Literal, Protocol
 
 from cloud.prices.book import PriceBook
 from cloud.prices.classes import EGRESS_CLASSES
-from cloud.provider import LaunchRequest, Observed, Offer, ProviderError, is_monitor
+from cloud.provider import LaunchRequest, Observed, Offer, ProviderError
 from cloud.sim import Reply, SimCloud, SimWorld, VirtualClock
 from experiments.wire.lease import OrdersTime
 from metrics.records import EgressRecord, EpochRecord, EventRecord
@@ -31,6 +31,7 @@ from orchestrator.controller.records import written_until_s
 from orchestrator.controller.spending import spent_of
 from orchestrator.controller.tick import Pace, Shell
 from orchestrator.core import events as ev
+from orchestrator.core.indexed_state import any_joinable
 from orchestrator.core.invariants import validate_step
 from orchestrator.core.journal import created
 from orchestrator.core.state import Place, RunSpec, RunState, SlotState
@@ -219,8 +220,7 @@ class SimMonitor:
     def read(self, offset: int, most_bytes: int) -> bytes | None:
         """Read the log from an offset. If the monitor's VM is running, the swarm is scraped just before."""
         now_s = self._world.now_s
-        running = [vm for vm in self._world.alive(self._run) if is_monitor(vm.vm) and vm.state == "running"]
-        if now_s > self._at_s and running:
+        if now_s > self._at_s and self._world.monitors(self._run):
             self._at_s = now_s
             self._scrape(now_s)
         return bytes(self._log[offset : offset + most_bytes])
@@ -264,7 +264,7 @@ class SimRoster:
             self._disk.write_file()
             peers.renew(state.paused, self._time.give(now_s, last_s, lease_s))
         if self._peers.waiting:
-            self._peers.tell(state.seed, bool(state.maddrs()))
+            self._peers.tell(state.seed, any_joinable(state))
 
 
 class SimRequests:
@@ -404,7 +404,7 @@ class SimController:
         waiting = [s for s in state.slots if s.state is SlotState.WAITING and not s.blocked]
         ending = bool(state.stop_status) or state.finishing_s is not None
         monitored = state.monitor in ("wanted", "ending") or (
-            state.monitor == "absent" and bool(state.maddrs())
+            state.monitor == "absent" and any_joinable(state)
         )
         soon = (
             ending

@@ -218,8 +218,10 @@ class Peers:
             self._estimate()
 
     def _new(self, vm: SimVm) -> _Peer:
+        by_wall_clock = self._model.by_wall_clock
+        ticks_s = (lambda: self._wall_clock_s(vm)) if by_wall_clock else (lambda: self._world.now_s)
         peer = _Peer(
-            vm, Lease(self._model.lease_s, self.issued_s or 0.0, lambda: self._lease_clock_s(vm)), self._orders, self._orders,
+            vm, Lease(self._model.lease_s, self.issued_s or 0.0, ticks_s), self._orders, self._orders,
             "waiting" if self._model.waits else "starting",
         )  # fmt: skip
         if self._model.skew_s:
@@ -227,10 +229,9 @@ class Peers:
             self.counts["vm_clock"] += 1
         return peer
 
-    def _lease_clock_s(self, vm: SimVm) -> float:
+    def _wall_clock_s(self, vm: SimVm) -> float:
         peer = self._peers.get(vm.vm)
-        ahead_s = peer.clock_ahead_s if peer is not None and self._model.by_wall_clock else 0.0
-        return self._world.now_s + ahead_s
+        return self._world.now_s + (peer.clock_ahead_s if peer is not None else 0.0)
 
     def set_clock(self, by_s: float) -> None:
         """Change the clock of a training peer's machine."""

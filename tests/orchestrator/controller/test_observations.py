@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from cloud.provider import CredentialsError, NoCapacityError, Observed, TransientError
+from cloud.vm_report import NOTICE_HORIZON_S
 from metrics.store.database import RunStore
 from orchestrator.controller import tick as shell_module
 from orchestrator.controller.calls import InlineCalls, is_under_way
@@ -55,6 +56,26 @@ def test_a_vm_that_ends_after_its_notice_was_preempted(world, by):
         causes = [e.cause for e in store.records("events") if e.vm == "r-b-0"]
     assert rows == {"r-a-0": "terminated", "r-b-0": "preempted", "r-b-1": "terminated"}
     assert any(c.startswith("preempted, as announced for 00:16:52; next at") for c in causes)
+
+
+def test_a_programs_notice_counts_from_when_it_is_plausible(world):
+    """What the VM reports does not change at that time."""
+    observe = world.observe
+    soon_s = world.now_s + 15.0
+    notice = {"notice_at_s": soon_s + NOTICE_HORIZON_S}
+    world.observe = lambda: [
+        replace(o, status={**o.status, **notice}) if o.vm == "r-b-0" else o for o in observe()
+    ]
+    noticed_s = None
+    with RunStore.open_writer(world.folder / "run.db") as store:
+        controller = shell(world, store)
+        while noticed_s is None:
+            controller.tick()
+            if controller.state.slots[1].ending == "r-b-0":
+                noticed_s = world.now_s
+            world.now_s += 1.0
+            assert world.now_s < soon_s + 9.0, "unchanged observations are read again, but only much later"
+    assert noticed_s >= soon_s
 
 
 def test_a_monitor_whose_address_comes_last_is_known_while_the_run_goes_on(world):

@@ -83,6 +83,24 @@ def test_a_never_listed_vm_is_billed_if_its_request_was_accepted(store, rows):
     assert (row.ended_s, row.usd_per_h) == (None, Decimal("0.10")), "what a list says is what counts"
 
 
+def test_a_preemption_that_is_journalled_after_a_vms_end_is_its_cause(store, rows):
+    """The provider's list has not changed by then: a provider that says "terminated" is not asked again."""
+    ended = listed(ended_s=NOW_S + 60.0)
+    write(rows, NOW_S + 60.0, ended)
+    assert [row.end_cause for row in store.records("vms")] == ["terminated"]
+    data = '{"preempted": "r-a-0"}'
+    rows.journal([Fact("transition", "a", 1, "", "TRAINING", "WAITING", "announced", data)], NOW_S + 61.0)
+    rows.write_vms(begin(RUN), (ended,), NOW_S + 66.0)
+    assert [row.end_cause for row in store.records("vms")] == ["preempted"]
+
+
+def test_a_vm_that_a_list_lacked_lives_once_it_is_listed_again(store, rows):
+    o = listed()
+    for listed_now, lives in ((o,), True), ((), False), ((o,), True):
+        rows.write_vms(begin(RUN), listed_now, NOW_S + 60.0)
+        assert [row.ended_s is None for row in store.records("vms")] == [lives]
+
+
 def test_a_never_accepted_never_listed_request_is_no_vm(store, rows):
     rows.write_vms(begin(RUN), (), NOW_S + 360.0)
     assert store.records("vms") == []
