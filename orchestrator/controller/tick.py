@@ -19,6 +19,7 @@ from orchestrator.controller.coverage import Coverage
 from orchestrator.controller.data_positions import DataPositions
 from orchestrator.controller.finish import close_provider, close_run
 from orchestrator.controller.goals import trained
+from orchestrator.controller.input_sums import InputSums
 from orchestrator.controller.joins import Joins
 from orchestrator.controller.json_log import about
 from orchestrator.controller.monitor_log import MonitorTail, Source
@@ -131,6 +132,7 @@ class Shell:
         self._peer_warnings = PeerWarnings(store)
         self._data_positions = DataPositions(store)
         self._utilisation, self._coverage = Utilisation(store), Coverage(store)
+        self._input_sums = InputSums(store)
         self._roster: Roster = roster or RosterFile(run_folder)
         self._own_paths = own_paths
         if not self.state.ended:
@@ -286,6 +288,7 @@ class Shell:
         self._data_positions.write(news, self.state.slots)
         self._utilisation.write(news)
         self._coverage.write(news)
+        self._input_sums.write(news)
         self._raw = raw
         # Before the VMs' ends: what all peers took with them depends on the newest checkpoint.
         stored = checkpoint_events(
