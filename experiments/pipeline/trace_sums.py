@@ -210,8 +210,12 @@ class TraceSums:
 
     def _header(self, file: _File) -> tuple[int, int] | None:
         """Read a file's header and names. Returns its pair of clocks (monotonic, real); None: not written yet."""
-        with file.path.open("rb") as opened:
-            data = opened.read(FIRST_RECORD)
+        try:
+            with file.path.open("rb") as opened:
+                data = opened.read(FIRST_RECORD)
+        except FileNotFoundError:
+            self._damage(file, "the file was removed")
+            return None
         if len(data) < FIRST_RECORD or not data.startswith(MAGIC):
             if any(data[: len(MAGIC)]) and not data.startswith(MAGIC):
                 self._damage(file, "this is not a trace")

@@ -140,6 +140,20 @@ def test_damaged_files_count_until_there(tmp_path: Path, caplog: pytest.LogCaptu
         assert f"{name}.trace" in caplog.text
 
 
+def test_a_removed_file_costs_its_own_later_records_only(tmp_path: Path):
+    one, other = buffer(tmp_path, "one"), buffer(tmp_path, "other")
+    sums = TraceSums(tmp_path, "eu-0")
+    op(one, "decode", 1000, 1)
+    op(other, "crop", 1000, 1)
+    assert len(sums.update(EPOCHS[:1])) == 3
+    (tmp_path / "one.trace").unlink()
+    op(other, "crop", 2000, 1)
+    assert sums.update(EPOCHS[1:]) == [
+        InputOpRecord("eu-0", 2, "crop", 1, 0.001, 0.001, 10),
+        InputTraceRecord("eu-0", 2, 1, 0),
+    ]
+
+
 def test_a_file_without_its_header_is_read_when_it_has_one(tmp_path: Path):
     path, sums = tmp_path / "a.trace", TraceSums(tmp_path, "eu-0")
     path.write_bytes(bytes(FIRST_RECORD + 10 * RECORD.size))
