@@ -124,6 +124,7 @@ _STATUS: Mapping[str, Callable[[Any], bool]] = {
     "phase": _text, "maddr": is_maddr, "peer_id": _text, "error": _text, "hopeless": _flag, "notice_at_s": _number,
     "epoch": _count, "at_s": _number, "parameters_sha": _text, "join": _object,
     "bad_samples": _object, "data_position": _object, "epoch_positions": _object, "utilisation": _list, "coverage": _list,
+    "input_sums": _list,
     "warnings": lambda value: isinstance(value, list) and all(map(_text, value)),
 }  # fmt: skip
 _JOB: Mapping[str, Callable[[Any], bool]] = {

@@ -165,7 +165,7 @@ class Run:
     def input(self) -> pd.DataFrame:
         """One row per VM, epoch and operation of the input: sums of the trace, as measured. Needs `data.trace`.
 
-        Made when the run ends.
+        Grows as epochs end.
         """
         from metrics.tables import input_sums
         from orch.frames import frame
@@ -214,6 +214,11 @@ class Run:
         with self._sentences():
             trace = read_whole_files(self.folder / "vms")
         if trace is None:
+            if self.numbers().input_traces:
+                raise OrchError(
+                    f"{self.run_id} has no trace files in {self.folder / 'vms'}: those of rented VMs end with the VMs; "
+                    "input() has their sums"
+                )
             raise OrchError(
                 f"{self.run_id} has no trace files in {self.folder / 'vms'}: {self._trace_advice('batches or ops')}"
             )

@@ -58,7 +58,7 @@ _PEEK_S = 8.0
 _COLLECT_S = 20.0
 _STOP_S = 20.0
 _FILES = (
-    *("status.json", "steps.csv", "egress.csv", "utilisation.csv", "coverage.csv"),
+    *("status.json", "steps.csv", "egress.csv", "utilisation.csv", "coverage.csv", "input_sums.jsonl"),
     *("peer.log", "console.log", "setup.log", "job.json"),
 )
 _PARALLEL = 32

@@ -28,6 +28,7 @@ from experiments.peer.optimizer.single_peer import PlainOptimizer, build_plain
 from experiments.peer.optimizer.swarm_optimizer import SwarmOptimizer
 from experiments.peer.processes import Departure, kill_children_with_parent, record_descendants, run_within
 from experiments.peer.reporting.coverage_log import CoverageLog
+from experiments.peer.reporting.input_sums import InputSums
 from experiments.peer.reporting.loss_log import LossWatch, set_up_logging
 from experiments.peer.reporting.model_bytes import ModelBytes, count_tensors
 from experiments.peer.reporting.publish import Publisher, PublishError, use_record_key
@@ -211,6 +212,17 @@ def assemble(config: PeerConfig, folder: Path, temporary: Path, status: Status) 
     recorder = input_recorder(config, folder)
     source = training_source(config, opener, task, left_out, cursor, recorder)
     consumer = None if recorder is None else ConsumerTrace(recorder)
+    sums = None
+    if recorder is not None:
+        sums = InputSums(
+            recorder.folder,
+            folder,
+            config.vm,
+            publish=lambda newest: status.set(input_sums=newest),
+            warn=status.warn,
+        )
+        sums.start()
+        parts.callback(sums.close)  # after the batches
     batches = Batches(source, config.batch_size * config.ranks, consumer)
     parts.callback(batches.close)
     if config.compile:  # removed with the folder; the ranks share it
@@ -258,6 +270,7 @@ def assemble(config: PeerConfig, folder: Path, temporary: Path, status: Status) 
         periodic=periodic,
         checkpoints=checkpoints,
         begins_at=position_of(cursor or Cursor(), config.shards),
+        input_sums=sums,
     )
 
 
@@ -327,6 +340,7 @@ class Peer:
     periodic: PeriodicEvaluation | None = None  # evaluates during training
     checkpoints: Checkpoints | None = None
     begins_at: DataPosition = _BEGINNING  # where this peer begins in the data
+    input_sums: InputSums | None = None  # of the trace
     _epoch_positions: EpochPositions = field(init=False, default=EpochPositions(0))
 
     def run(self) -> int:
@@ -498,6 +512,8 @@ class Peer:
     def _epoch_ended(self, epoch: EpochRecord, egress: list[EgressRecord], ingress: IngressRecord) -> None:
         self.publisher.epoch(epoch, egress, ingress)
         self.traffic.published(epoch.epoch, egress)
+        if self.input_sums is not None:
+            self.input_sums.epoch_ended(epoch)
         self.membership.announce("training", epoch.epoch)
         self.steps.flush()
         self.status.set(

@@ -44,6 +44,7 @@ class Status:
             "checkpoints": {"stored": [], "restored": None, "error": None, "failed": None},
             # the newest metrics.records.UtilisationRecords, without `vm`, oldest first
             "utilisation": [],
+            "input_sums": [],  # the newest entries of input_sums.jsonl (experiments/wire/input_sums.py)
             "bad_samples": {},  # those left out: {"count", "first"} by "training" and "heldout" (in the last evaluation)
         }
         self.write_error: OSError | None = None

@@ -250,13 +250,17 @@ class RunStore:
 
     def upsert_vm(self, row: VmRecord) -> None:
         """Insert a VM's row, or replace the row with the same name."""
-        columns = [name for name, _, _ in columns_of("vms")]
-        values = tuple(to_sql(getattr(row, name)) for name in columns)
-        updates = ", ".join(f"{name} = excluded.{name}" for name in columns if name != "vm")
+        self.upsert("vms", [row])
+
+    def upsert(self, table: str, rows: Iterable[Any]) -> None:
+        """Insert records, or replace the rows with the same keys, which keep their place in the order written."""
+        columns, keys = [name for name, _, _ in columns_of(table)], KEYS[table]
+        values = [tuple(to_sql(getattr(row, name)) for name in columns) for row in rows]
+        updates = ", ".join(f"{name} = excluded.{name}" for name in columns if name not in keys)
         with self.transaction():
-            self._connection.execute(
-                f"INSERT INTO vms ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))}) "
-                f"ON CONFLICT (vm) DO UPDATE SET {updates}",
+            self._connection.executemany(
+                f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))}) "
+                f"ON CONFLICT ({', '.join(keys)}) DO UPDATE SET {updates}",
                 values,
             )
 

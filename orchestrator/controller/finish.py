@@ -26,7 +26,7 @@ from metrics.records import CoverageRecord, EgressRecord, StepRecord, Utilisatio
 from metrics.store.database import RunStore
 from metrics.store.meta import RunMeta
 from orchestrator.controller.calls import Call, Calls
-from orchestrator.controller.input_sums import store_input_sums
+from orchestrator.controller.input_sums import InputSums
 from orchestrator.controller.utilisation import is_plausible
 from orchestrator.launch.keys import forget_keys
 
@@ -82,7 +82,7 @@ def close_run(
                 warnings.append(f"{table}.csv of {vm.vm} cannot be read and is skipped: {error}")
     switch = _read_json(folder / "cloud" / "switch.json")
     close_provider(store, calls)
-    warnings += store_input_sums(store, folders)
+    warnings += InputSums(store).collect(folders)
     kept = _read_json(folder / "cloud" / "store" / "kept.json") or {}
     warnings += [
         f"a checkpoint was not copied to {folder}: {problem}" for problem in kept.get("problems", ())

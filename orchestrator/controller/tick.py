@@ -19,6 +19,7 @@ from orchestrator.controller.coverage import Coverage
 from orchestrator.controller.data_positions import DataPositions
 from orchestrator.controller.finish import close_provider, close_run
 from orchestrator.controller.goals import trained
+from orchestrator.controller.input_sums import InputSums
 from orchestrator.controller.joins import Joins
 from orchestrator.controller.json_log import about
 from orchestrator.controller.monitor_log import MonitorTail, Source
@@ -141,6 +142,7 @@ class Shell:
         self._peer_warnings = PeerWarnings(store)
         self._data_positions = DataPositions(store)
         self._utilisation, self._coverage = Utilisation(store), Coverage(store)
+        self._input_sums = InputSums(store)
         self._roster: Roster = roster or RosterFile(run_folder)
         self._own_paths = own_paths
         if not self.state.ended:
@@ -295,6 +297,7 @@ class Shell:
         self._data_positions.write(news, self.state.slots)
         self._utilisation.write(news)
         self._coverage.write(news)
+        self._input_sums.write(news)
         # Before the VMs' ends: what all peers took with them depends on the newest checkpoint.
         stored = checkpoint_events(
             news, self.state, self._requests.last_epoch, now_s, self._requests.most_checkpoint_bytes

@@ -33,7 +33,8 @@ def run_trace(folder: Path) -> Trace:
     vms = folder / "vms"
     if not any(vms.rglob(f"*{SUFFIX}")):
         raise UsageError(
-            f"{folder.name}: this run has no trace; record one with `orch launch ... --set data.trace=ops`"
+            f"{folder.name}: there are no trace files in {vms}; record some with `orch launch ... --set data.trace=ops`. "
+            f"Those of rented VMs end with the VMs: `orch report {folder.name}` has their sums."
         )
     return read_trace(vms)
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from metrics.records import TABLES, EventRecord, VmRecord
+from metrics.records import TABLES, EventRecord
 from metrics.store.database import FencedError, RunStore, StoreError, translated
 from metrics.store.meta import RunMeta
 from metrics.store.schema import KEYS, STRICT
@@ -123,17 +124,18 @@ class MemoryStore(RunStore):
         self.append("events", rows)
         self.held = []
 
-    def upsert_vm(self, row: VmRecord) -> None:
-        """Insert or replace the row of a VM."""
+    def upsert(self, table: str, rows: Iterable[Any]) -> None:
+        """Insert or replace rows."""
         with self.transaction():
-            known, stored = self._rows["vms"], self._tables["vms"]
-            at = known.get((row.vm,))
-            if at is None:
-                self.append("vms", [row])
-                return
-            before = stored[at]
-            stored[at] = row
-            self._undo.append(lambda: stored.__setitem__(at, before))
+            known, stored = self._rows[table], self._tables[table]
+            for row in rows:
+                at = known.get(tuple(getattr(row, name) for name in KEYS[table]))
+                if at is None:
+                    self.append(table, [row])
+                    continue
+                before = stored[at]
+                stored[at] = row
+                self._undo.append(partial(stored.__setitem__, at, before))
 
     def records(self, table: str, after: int | None = None) -> list[Any]:
         """Return all rows in the order written. Raises StoreError for errors of `refuse`."""

@@ -2,31 +2,47 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from experiments.pipeline.trace import TraceBuffer
 from experiments.pipeline.trace_format import Code, Header
+from experiments.pipeline.trace_sums import TraceSums
+from experiments.wire.input_sums import FILE, to_json
 from metrics.records import EpochRecord
 from metrics.store.database import RunStore
-from orchestrator.controller.input_sums import store_input_sums
+from orchestrator.controller.input_sums import InputSums
 
 SAMPLES, WAIT_NS, COLLATE_NS, OP_NS = 4, 2_000_000, 1_000_000, 5_000_000
 _S = 1_000_000_000
 
 
 def write_traces(run: Path, *, ops: bool = True) -> dict[str, Path]:
-    """Write the files of each VM with epochs: one batch of 4 samples an epoch. Returns the VMs' folders."""
-    epochs: dict[str, list[EpochRecord]] = {}
-    with RunStore.open_reader(run / "run.db") as store:
-        for record in store.records("epochs"):
-            epochs.setdefault(record.vm, []).append(record)
-    return {vm: _write(run / "vms" / vm, own, ops) for vm, own in epochs.items()}
+    """Write the files of each VM with epochs, as of its peer: one batch of 4 samples an epoch. Returns the VMs' folders."""
+    folders = {vm: _write(run / "vms" / vm, own, ops) for vm, own in _epochs(run).items()}
+    add_up(run, folders)
+    return folders
+
+
+def add_up(run: Path, folders: dict[str, Path]) -> None:
+    """Write each VM's sums of its trace, as its peer does."""
+    for vm, epochs in _epochs(run).items():
+        rows = TraceSums(folders[vm] / "trace", vm).finish(epochs)
+        (folders[vm] / FILE).write_text("".join(json.dumps(to_json(row)) + "\n" for row in rows))
 
 
 def store_sums(run: Path, folders: dict[str, Path]) -> list[str]:
-    """Add the traces up, as at the end of a run. Returns the warnings."""
+    """Store what the VMs' files have, as at the end of a run. Returns the warnings."""
     with RunStore.open_writer(run / "run.db") as store:
-        return store_input_sums(store, folders)
+        return InputSums(store).collect(folders)
+
+
+def _epochs(run: Path) -> dict[str, list[EpochRecord]]:
+    found: dict[str, list[EpochRecord]] = {}
+    with RunStore.open_reader(run / "run.db") as store:
+        for record in store.records("epochs"):
+            found.setdefault(record.vm, []).append(record)
+    return found
 
 
 def _write(folder: Path, epochs: list[EpochRecord], ops: bool) -> Path:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import csv
 import json
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
 from running import Running, orch
 
-from metrics.records import PHASES
+from analysis.pipeline.merge import read_trace
+from metrics.records import NO_EPOCH, PHASES
 from metrics.store.database import RunStore
 from metrics.utilisation import busy
 
@@ -24,7 +26,7 @@ _KEYS = {
 
 
 def test_launch_to_report(clean_home: Path):
-    run = Running(clean_home, "local-2", "--set", "measure.epochs=6")
+    run = Running(clean_home, "local-2", "--set", "measure.epochs=6", "--set", "data.trace=ops")
     try:
         code, summary = run.finish()
         assert code == 0, run.stderr.read_text()
@@ -44,6 +46,7 @@ def test_launch_to_report(clean_home: Path):
         assert page.read_text().count("<svg") >= 5
         _check_step_logs(run.folder)
         _check_utilisation(run.folder)
+        _check_input_sums(run.folder)
         _check_export(run.run_id, clean_home.parent)
     finally:
         run.close()
@@ -74,6 +77,38 @@ def _check_step_logs(folder: Path) -> None:
         phases = {p: sum(s[f"{p}_s"] for s in steps) for p in PHASES}
         assert sum(phases.values()) == pytest.approx(wall, rel=0.01)
         assert phases["other"] < 0.02 * wall
+
+
+def _check_input_sums(folder: Path) -> None:
+    """What the peers reported of their traces is what the files of these have, by VM, epoch and operation."""
+    with RunStore.open_reader(folder / "run.db") as store:
+        ops, batches, epochs = (store.records(table) for table in ("input_ops", "input_batches", "epochs"))
+        traces = store.records("input_traces")
+    trace = read_trace(folder / "vms")
+
+    def epoch_of(vm: str, at_ns: int) -> int:
+        inside = [e.epoch for e in epochs if e.vm == vm if e.began_s <= at_ns / 1e9 < e.ended_s]
+        return inside[0] if inside else NO_EPOCH
+
+    n, wall_ns = Counter[tuple[str, int, str]](), Counter[tuple[str, int, str]]()
+    for op in trace.ops:
+        key = op.vm, epoch_of(op.vm, op.start_ns), op.op
+        n[key] += 1
+        wall_ns[key] += op.wall_ns
+    assert {(row.vm, row.epoch, row.op): row.n for row in ops} == n
+    assert {(row.vm, row.epoch, row.op): row.wall_s for row in ops} == {
+        k: v / 1e9 for k, v in wall_ns.items()
+    }
+    used, wait_ns = Counter[tuple[str, int]](), Counter[tuple[str, int]]()
+    for batch in trace.batches:
+        if batch.consumed_start_ns is not None and batch.wait_ns is not None:
+            key = batch.vm, epoch_of(batch.vm, batch.consumed_start_ns + (batch.consumed_ns or 0) // 2)
+            used[key] += 1
+            wait_ns[key] += batch.wait_ns
+    assert {(row.vm, row.epoch): row.n for row in batches} == used
+    assert {(row.vm, row.epoch): row.wait_s for row in batches} == {k: v / 1e9 for k, v in wait_ns.items()}
+    assert {row.vm for row in traces} == {row.vm for row in epochs}
+    assert {row.dropped for row in traces} == {0}
 
 
 def _check_utilisation(folder: Path) -> None:

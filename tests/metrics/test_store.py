@@ -58,6 +58,20 @@ def path(tmp_path):
     return tmp_path / "run-1" / "run.db"
 
 
+def test_a_later_row_takes_the_place_of_an_earlier_one(path):
+    first, other = (
+        InputOpRecord("a", 1, "decode", 1, 0.5, 0.1, 9),
+        InputOpRecord("a", 1, "crop", 1, 0.5, 0.1, 9),
+    )
+    later = replace(first, n=2, wall_s=1.5, cpu_s=None)
+    with RunStore.open_writer(path) as store:
+        store.upsert("input_ops", [first, other])
+        store.upsert("input_ops", [later])
+        store.upsert("input_traces", [InputTraceRecord("a", 1, 0, 0), InputTraceRecord("a", 2, 0, 0)])
+        assert store.records("input_ops") == [later, other]
+        assert store.records("input_traces") == [InputTraceRecord("a", 2, 0, 0)]
+
+
 def test_records_come_back_as_they_went_in(path):
     with RunStore.open_writer(path) as store:
         store.upsert_vm(VM)

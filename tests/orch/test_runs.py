@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from decimal import Decimal
@@ -134,6 +135,19 @@ def test_sums_of_a_trace_are_those_of_its_records(folder: Path):
         assert (own["n"].sum(), sorted(own["epoch"].unique())) == (len(batches), [1, 2, 3, 4, 5])
         assert own["wall_s"].sum() == pytest.approx(batches[f"{part}_ns"].sum() / 1e9)
     assert sums["slot"].nunique() == 8
+
+
+def test_without_the_files_of_rented_vms_their_sums_are_named(folder: Path):
+    written = write_traces(folder)
+    store_sums(folder, written)
+    for vm in written.values():
+        shutil.rmtree(vm / "trace")
+    run = orch.open(RUN)
+    assert run.input()["n"].sum() > 0
+    with pytest.raises(
+        orch.OrchError, match=r"those of rented VMs end with the VMs; input\(\) has their sums"
+    ):
+        run.batches()
 
 
 def test_a_damaged_file_costs_its_own_records_only(folder: Path):

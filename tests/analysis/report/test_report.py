@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from made_up_run import write_run
-from traced_run import OP_NS, SAMPLES, WAIT_NS, store_sums, write_traces
+from traced_run import OP_NS, SAMPLES, WAIT_NS, add_up, store_sums, write_traces
 from wandb_logs import Swarm, write_swarm
 
 from analysis.report.build import build
@@ -75,6 +75,7 @@ def test_a_trace_of_batches_or_a_damaged_one_has_what_is_known(tmp_path: Path):
     write_run(tmp_path, peers=2, epochs=3)
     folders = write_traces(tmp_path, ops=False)
     (min(folders.values()) / "trace" / "7-1-0.trace").write_bytes(b"no trace")
+    add_up(tmp_path, folders)
     store_sums(tmp_path, folders)
     html = build(tmp_path).read_text()
     assert "Input: time by operation" not in html

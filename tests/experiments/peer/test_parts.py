@@ -189,7 +189,7 @@ def test_status_is_complete_and_replaces_warnings_with_the_same_key(tmp_path) ->
     assert (document["warnings"], document["recorded_warnings"]) == (["2 times"], [])
     assert set(document) == {
         "phase", "at_s", "maddr", "peer_id", "epoch", "error", "hopeless", "ran", "warnings", "notice_at_s", "join",
-        "parameters_sha", "bad_samples", "data_position", "coverage", "checkpoints", "utilisation",
+        "parameters_sha", "bad_samples", "data_position", "coverage", "checkpoints", "utilisation", "input_sums",
         "recorded_warnings", "epoch_positions",
     }  # fmt: skip
     assert [p.name for p in tmp_path.glob("*.json*")] == ["status.json"]

@@ -243,6 +243,14 @@ def test_a_status_that_cannot_be_written_is_a_failure(parts: Parts, tmp_path: Pa
     assert peer.run() == 1
 
 
+def test_the_end_of_an_epoch_adds_up_its_trace(parts: Parts, tmp_path: Path) -> None:
+    epoch = cast(EpochRecord, SimpleNamespace(epoch=4, dropped="", comm_s=1.5))
+    peer, ended = peer_of(parts, tmp_path), list[EpochRecord]()
+    peer.input_sums = cast(Any, SimpleNamespace(epoch_ended=ended.append))
+    peer._epoch_ended(epoch, [], cast(IngressRecord, "read"))
+    assert ended == [epoch]
+
+
 def test_an_epoch_is_published_counted_announced_and_reported(parts: Parts, tmp_path: Path) -> None:
     epoch = cast(EpochRecord, SimpleNamespace(epoch=4, dropped="group of 1 of 2", comm_s=1.5))
     peer_of(parts, tmp_path)._epoch_ended(epoch, [], cast(IngressRecord, "read"))

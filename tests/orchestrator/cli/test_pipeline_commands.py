@@ -153,7 +153,7 @@ def test_a_run_with_a_trace(orch: Orch, own_home: Path, tmp_path: Path):
     (folder / "experiment.yaml").write_text("name: digits-20261121\n")
     code, _, err = orch("trace", "latest")
     assert code == 2
-    assert "this run has no trace; record one with `orch launch ... --set data.trace=ops`" in err
+    assert "; record some with `orch launch ... --set data.trace=ops`" in err
     with open_input(find_target("power"), samples=64) as opened:
         record(opened, Workers(), 1, 2, lambda _: None)
         shutil.copytree(opened.folder / "trace-1", folder / "vms" / "us-0" / "trace")
