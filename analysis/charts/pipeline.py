@@ -29,7 +29,7 @@ def workers(rows: Sequence[Row]) -> Figure:
     places = range(len(rows))
     _column(rates, rows, "samples_per_s", 0.0, 0.6, PALETTE[2], "")
     highest = [row[key] for row in rows for key in ("samples_per_s", "samples_per_s_high") if row[key]]
-    rates.set_ylim(0, 1.1 * max(highest, default=1.0))
+    rates.set_ylim(0, 1.1 * max(highest, default=1.0) or 1.0)
     for x, row in enumerate(rows):
         interval(rates, x, row["samples_per_s_low"], row["samples_per_s_high"], INK)
     _column(times, rows, "wait_s", -0.2, 0.38, PALETTE[0], "wait of the consumer")
@@ -64,7 +64,7 @@ def strategies(rows: Sequence[Row]) -> Figure:
     `rows`: strategy, t4_sps, t4_sps_low, t4_sps_high, stored_bytes.
     """
     figure, (rates, sizes) = _panels(2, _BAR_IN * len(rows), share_y=True)
-    rates.set_xlim(0, 1.08 * max((row["t4_sps_high"] or row["t4_sps"] for row in rows), default=1.0))
+    rates.set_xlim(0, 1.08 * max((row["t4_sps_high"] or row["t4_sps"] for row in rows), default=1.0) or 1.0)
     for y, row in enumerate(rows):
         rates.barh(y, row["t4_sps"], color=PALETTE[2], height=0.72)
         interval(rates, y, row["t4_sps_low"], row["t4_sps_high"], INK, along="x")
@@ -134,10 +134,8 @@ def _stack(axes: Any, y: int, row: Row, looks: Mapping[str, tuple[str, str]]) ->
 def _limit(rows: Sequence[Row]) -> float:
     """The end of the axis: far dearer options than the one that is compared with are cut."""
     ends = [row["usd_per_1m_high"] or row["usd_per_1m"] for row in rows if row["usd_per_1m"] is not None]
-    base = [
-        row["usd_per_1m"] for row in rows if row["verdict"] == "baseline" and row["usd_per_1m"] is not None
-    ]
-    return min([1.12 * max(ends, default=1.0), *(_MOST_TIMES * usd for usd in base)])
+    base = [row["usd_per_1m"] for row in rows if row["verdict"] == "baseline" and row["usd_per_1m"]]
+    return min([1.12 * max(ends, default=1.0) or 1.0, *(_MOST_TIMES * usd for usd in base)])
 
 
 def _panels(

@@ -13,6 +13,8 @@ from cloud.prices.book import PriceBook
 
 Bound = Literal["trainer", "link", "input"]
 """What limits a peer: its accelerator, the path to the store, or T4, which its own input delivers."""
+_LEAST_WINDOW_BYTES = 64 * 1024
+"""What a connection holds for a reader that is busy, at least: the window of a connection before it grows."""
 BOUNDS: tuple[Bound, ...] = ("trainer", "link", "input")  # of equal limits, the first one is named
 
 
@@ -163,7 +165,8 @@ def link_of(option: Option, peer: PlanPeer, wire_bytes: float) -> Link:
     transfer_s = 0.0 if peer.stream_bps is None else 8 * wire_bytes / peer.stream_bps / streams
     rtt_s = peer.rtt_s or 0.0
     round_trip_s = rtt_s / option.shard_samples / streams if option.shard_samples else 0.0
-    return Link(transfer_s, round_trip_s, math.inf if peer.rtt_s is None else rtt_s)
+    filled_s = 0.0 if peer.stream_bps is None else 8 * _LEAST_WINDOW_BYTES / peer.stream_bps
+    return Link(transfer_s, round_trip_s, max(rtt_s, filled_s))
 
 
 def rate(t4_sps: float, trainer_sps: float, link: Link, *, reads_ahead: bool = True) -> tuple[float, Bound]:
@@ -215,7 +218,10 @@ def train(option: Option, setting: Setting, passes: int) -> Training:
         busy[first.bound] += first_s
         busy[later.bound] += seconds - first_s
         samples[slot] = first_s * first.sps + (seconds - first_s) * later.sps
-    return Training(seconds, total / seconds, max(BOUNDS, key=lambda name: busy[name]), samples)
+    longest = max(
+        BOUNDS[::-1], key=lambda name: busy[name]
+    )  # of equals the trainer last: something else limits, too
+    return Training(seconds, total / seconds, longest, samples)
 
 
 def _seconds(total: float, peers: Sequence[tuple[Phase, Phase]]) -> float:

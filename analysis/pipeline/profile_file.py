@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -26,7 +27,7 @@ def to_json(profile: Profile) -> str:
 def from_json(text: str) -> Profile:
     """Parse what `to_json` wrote; unknown keys are ignored. Raises ProfileFileError."""
     try:
-        fields = json.loads(text)
+        fields = json.loads(text, parse_constant=_refused, parse_float=_finite)
     except ValueError as error:
         raise ProfileFileError(f"no JSON: {error}") from error
     version = fields.pop("schema_version", None) if isinstance(fields, dict) else None
@@ -37,3 +38,11 @@ def from_json(text: str) -> Profile:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         raise ProfileFileError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+
+
+def _refused(word: str) -> float:
+    raise ValueError(f"{word} is not a number")
+
+
+def _finite(text: str) -> float:
+    return value if math.isfinite(value := float(text)) else _refused(text)

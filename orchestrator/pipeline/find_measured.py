@@ -10,21 +10,21 @@ from typing import Any
 
 from orchestrator.errors import UsageError
 from orchestrator.pipeline.find_profile import LATEST
+from orchestrator.pipeline.saved_documents import MapDocument, TraceDocument, problem
 
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """A kind of saved documents: one folder each in `folder` of ORCH_HOME. `keys`: that such a document has."""
+    """A kind of saved documents: one folder each in `folder` of ORCH_HOME. `form`: the type of such a document."""
 
     command: str
     folder: str
     file: str
-    keys: tuple[str, ...]
+    form: Any
 
 
-TRACES = Saved("trace", "traces", "trace.json", ("traces", "advice"))
-MAPS = Saved("map", "maps", "map.json", ("ops", "functions", "unit"))
-_COMMON = ("schema_version", "target", "pipeline", "fingerprint", "measured_at")
+TRACES = Saved("trace", "traces", "trace.json", TraceDocument)
+MAPS = Saved("map", "maps", "map.json", MapDocument)
 
 
 def find_saved(
@@ -62,11 +62,6 @@ def _read(saved: Saved, path: Path) -> Mapping[str, Any]:
         raise UsageError(f"{path}: cannot be read ({error.strerror}); {hint}") from error
     except ValueError as error:
         raise UsageError(f"{path}: not JSON ({error}); {hint}") from error
-    lacking = [
-        key for key in (*_COMMON, *saved.keys) if not isinstance(document, dict) or key not in document
-    ]
-    if lacking:
-        raise UsageError(f"{path}: not a {saved.command}, it has no {lacking[0]}; {hint}")
-    if document["schema_version"] != 1 or not isinstance(document["measured_at"], str):
-        raise UsageError(f"{path}: of another version of orch, or of a run; {hint}")
+    if wrong := problem(document, saved.form):
+        raise UsageError(f"{path}: not a {saved.command} of a pipeline or an experiment ({wrong}); {hint}")
     return document

@@ -135,13 +135,15 @@ def _samples(profile: Profile, given: int | None) -> tuple[int, str]:
     return max(m.samples for m in profile.measurements), "measured"
 
 
-def check_pipeline(profile: Profile, spec: ExperimentSpec, pipeline: str) -> None:
-    """Refuse a profile of another pipeline. `pipeline`: that it must be of; "": the experiment's own.
+def check_pipeline(
+    profile: Profile, spec: ExperimentSpec, pipeline: str, also: str = ", or add --any-profile"
+) -> None:
+    """Refuse a profile of another pipeline. `pipeline`: that it must be of; "": the experiment's own. `also`: more advice.
 
     The fingerprint of an experiment's own pipeline is compared where nothing has to be built for it. Raises UsageError.
     """
     of = f"the profile of {profile.target} is of pipeline {profile.pipeline} ({', '.join(profile.ops)})"
-    advice = "profile that with `orch pipeline profile`, or add --any-profile"
+    advice = f"profile that with `orch pipeline profile`{also}"
     if pipeline:
         if pipeline not in (profile.pipeline, profile.target):
             raise UsageError(f"{of}, not of {pipeline}; {advice}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -90,6 +90,8 @@ def collect(asked: Asked, home: Path, say: Callable[[str], None]) -> Collected:
             run = RunNumbers.of(store)
         if run.input is None:
             run = None
+        elif asked.trace != LATEST:
+            raise UsageError(f"--trace: {subject.folder.name} has a trace of its own; leave the option out")
         else:
             files["trace"] = str(subject.folder / "run.db")
     searched: tuple[tuple[Saved, str], ...] = ((TRACES, asked.trace), (MAPS, asked.map))
@@ -105,12 +107,25 @@ def collect(asked: Asked, home: Path, say: Callable[[str], None]) -> Collected:
         read = newest_profile(home, wanted, say, of_pipeline=True)
     if read is not None:
         profile, files["profile"] = read[0], str(read[1])
+    of = {part: (one["target"], one["pipeline"]) for part, one in documents.items()}
+    if profile is not None:
+        of["profile"] = profile.target, profile.pipeline
+    for part, names in of.items():
+        if wanted not in names:
+            raise UsageError(
+                f"{files[part]}: it is of {names[0]}, not of {wanted}; name another file, or add --pipeline {names[0]}"
+            )
+    if run is not None and of:
+        warnings.append(
+            f"Whether the run had the pipeline of the {' and the '.join(of)} is not known: a run keeps no fingerprint of it."
+        )
     named = {"trace": asked.trace, "map": asked.map, "profile": asked.profile}
     ages = {part: (str(one["measured_at"]), str(one["fingerprint"])) for part, one in documents.items()}
     if profile is not None:
         ages["profile"] = profile.measured_at, profile.fingerprint
-    for part, reason in other_pipelines(ages).items():
-        if named[part] != LATEST:
+    chosen = {part for part in ages if named[part] != LATEST}
+    for part, reason in other_pipelines(ages, chosen).items():
+        if part in chosen:
             raise UsageError(f"{files[part]}: {reason}; name others, or measure again")
         warnings.append(f"Left out: {files.pop(part)}: {reason}.")
         if part == "profile":
@@ -151,17 +166,17 @@ def collect(asked: Asked, home: Path, say: Callable[[str], None]) -> Collected:
     )
 
 
-def other_pipelines(measured: Mapping[str, tuple[str, str]]) -> dict[str, str]:
-    """The parts that are of another pipeline than the newest one, each with the reason.
+def other_pipelines(measured: Mapping[str, tuple[str, str]], chosen: Collection[str] = ()) -> dict[str, str]:
+    """The parts that are of another pipeline than the newest of those that the user has `chosen`, or of all if none was.
 
-    `measured`: time (ISO 8601) and fingerprint by part.
+    `measured`: time (ISO 8601) and fingerprint by part. Returns the reason by part.
     """
     if not measured:
         return {}
-    newest = max(measured, key=lambda part: measured[part][0])
+    newest = max(chosen or measured, key=lambda part: measured[part][0])
     _, fingerprint = measured[newest]
     return {
-        part: f"its pipeline, {own[:12]}, is not that of the newer {newest}, {fingerprint[:12]}"
+        part: f"its pipeline, {own[:12]}, is not that of the {newest}, {fingerprint[:12]}"
         for part, (_, own) in measured.items()
         if own != fingerprint
     }
@@ -196,7 +211,7 @@ def _planned(asked: Asked, subject: _Subject, profile: Profile) -> Planned | str
             "has them."
         )
     try:
-        check_pipeline(profile, spec, asked.pipeline)
+        check_pipeline(profile, spec, asked.pipeline, also="")
         setting = plan_setting(
             spec,
             profile,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
@@ -18,8 +19,9 @@ import numpy.typing as npt
 from analysis.pipeline.offload.choices import Choices
 from analysis.pipeline.offload.pass_time import Assignment, Machines, pass_time
 
-_AS_INTEGERS = 32  # samples, up to which whole ones are chosen exactly
+_AS_INTEGERS = 64  # samples, up to which whole ones are chosen exactly
 _INTEGERS_S = 20.0  # that this may take; the best found so far counts then, with its bound
+_MOST_MOVES = 100  # of single samples, after rounding
 _MOST_TRIED = 4096  # combinations of the fractional samples
 _WHOLE = 1e-6
 _SLACK = 1e-9  # of the time, while the server's work is made small
@@ -60,19 +62,24 @@ def value_of(choices: Choices, chosen: Assignment, machines: Machines, objective
     return objective.per_s * found.seconds + objective.per_byte * found.sent_bytes
 
 
-def best(choices: Choices, machines: Machines, objective: Objective = TIME) -> Best:
-    """Solve the program and round it. Of equal values, the server's work is the least found. Raises SolverError."""
+def best(choices: Choices, machines: Machines, objective: Objective = TIME, *, some: bool = False) -> Best:
+    """Solve the program, round it, and move single samples while that helps.
+
+    `some`: at least one sample must be offloaded, which needs a core of the server. Of many samples and equal times, the
+    server's work is small. Raises SolverError.
+    """
     if not machines.storage_cores:
         nothing = np.zeros(choices.samples, dtype=np.intp)
         value = value_of(choices, nothing, machines, objective)
         return Best(nothing, value, value)
     whole = choices.samples <= _AS_INTEGERS
-    program = _Program(choices, machines, objective)
+    program = _Program(choices, machines, objective, some=some)
     shares, bound = program.solve(whole=whole)
-    if not whole and objective.per_byte == 0:
-        least, _ = program.solve(whole=False, most=bound * (1 + _SLACK))
-        shares = least
+    if not whole and objective.per_byte == 0 and not some:
+        with suppress(SolverError):  # the first solution is as good
+            shares, _ = program.solve(whole=False, most=bound * (1 + _SLACK))
     chosen = _rounded(choices, machines, objective, program.table(shares))
+    chosen = _moved(choices, machines, objective, chosen, some=some)
     return Best(chosen, value_of(choices, chosen, machines, objective), bound)
 
 
@@ -100,7 +107,7 @@ class _Program:
     HiGHS has absolute tolerances, so T and the objective are in units of what they are if nothing is offloaded.
     """
 
-    def __init__(self, choices: Choices, machines: Machines, objective: Objective) -> None:
+    def __init__(self, choices: Choices, machines: Machines, objective: Objective, *, some: bool) -> None:
         from scipy.sparse import csr_array, vstack
 
         kept = undominated(choices)
@@ -129,6 +136,9 @@ class _Program:
         self._matrix: Any = vstack([csr_array(times), used[np.unique(self._rows)]]).tocsr()
         limits = [-base.t_cc_s / unit_s, -base.t_cs_s / unit_s, -base.t_net_s / unit_s]
         self._limits: Any = np.concatenate([limits, np.ones(len(np.unique(self._rows)))])
+        if some and count:
+            self._matrix = vstack([self._matrix, csr_array(np.append(-np.ones(count), 0.0)[None, :])]).tocsr()
+            self._limits = np.append(self._limits, -1.0)
         self._cost = np.append(objective.per_byte * sent, objective.per_s * unit_s) / self._unit
         self._fixed = objective.per_byte * base.sent_bytes
         self._least = machines.trainer_s / unit_s
@@ -159,9 +169,10 @@ class _Program:
             bounds = [(0, 1)] * count + [(self._least, None)]
             for method in ("highs", "highs-ipm"):  # the simplex method may fail where the other one does not
                 found = linprog(cost, A_ub=matrix, b_ub=limits, bounds=bounds, method=method)
-                if found.x is not None:
+                if found.status == 0:
                     break
-        if found.x is None:
+        stopped = whole and found.status == 1  # at its limit of time: the best so far, and a bound
+        if found.x is None or (found.status != 0 and not stopped):
             raise SolverError(f"the program has no solution ({found.message})")
         bound = found.fun if not whole else (found.mip_dual_bound if count else found.fun)
         return found.x[:-1], float(bound) * self._unit + self._fixed
@@ -195,6 +206,43 @@ def _rounded(
         if value < best_value:
             best_value, best_chosen = value, candidate
     return best_chosen
+
+
+def _moved(
+    choices: Choices, machines: Machines, objective: Objective, chosen: Assignment, *, some: bool
+) -> Assignment:
+    """Change the one sample's choice that lowers the value most, again and again. With `some`, one stays offloaded."""
+    rows = np.arange(choices.samples)
+    chosen = chosen.copy()
+    for _ in range(_MOST_MOVES):
+        now = value_of(choices, chosen, machines, objective)
+
+        def after(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+            own = values[rows, chosen]  # noqa: B023 - called in this round only
+            return own.sum() - own[:, None] + values
+
+        sent = after(choices.sent_bytes)
+        seconds = np.maximum(
+            np.maximum(machines.trainer_s, 8 * sent / machines.bandwidth_bps),
+            np.maximum(
+                after(choices.client_s) / machines.client_cores,
+                after(choices.server_s) / machines.storage_cores,
+            ),
+        )
+        values = objective.per_s * seconds + objective.per_byte * sent
+        offloaded = np.count_nonzero(chosen)
+        if some and offloaded == 1:
+            values[chosen > 0, 0] = np.inf
+        forced = some and offloaded == 0
+        if forced:
+            values[:, 0] = np.inf
+        i, choice = np.unravel_index(np.argmin(values), values.shape)
+        moved = chosen.copy()
+        moved[i] = choice
+        if not forced and value_of(choices, moved, machines, objective) >= now * (1 - _SLACK):
+            break
+        chosen = moved
+    return chosen
 
 
 def better_of(

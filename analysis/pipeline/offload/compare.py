@@ -11,13 +11,13 @@ import numpy as np
 
 from analysis.pipeline.offload import policies
 from analysis.pipeline.offload.best import Objective, best, better_of
-from analysis.pipeline.offload.choices import Choices, Codec, choices_of
+from analysis.pipeline.offload.choices import NONE, Choices, Codec, choices_of
 from analysis.pipeline.offload.pass_time import Assignment, Machines, PassTime, Prices, pass_time, usd
 from analysis.pipeline.offload.sample_profile import SampleProfile
 
 Verdict = Literal["baseline", "pays", "does_not", "no_difference", "unknown"]
 Aim = Literal["time", "usd"]
-_EQUAL = 1e-9  # of a value
+_EQUAL = 1e-3  # of a value: less is no difference
 _MILLION = 1e6
 
 
@@ -95,6 +95,14 @@ def compare_policies(
         )
     if aim == "usd" and prices is None:
         raise ValueError("dollars cannot be minimised without prices")
+    names = [codec.name for codec in codecs]
+    if NONE in names or len(set(names)) < len(names):
+        raise ValueError(f"the codecs {', '.join(names)} must have different names, none of them {NONE}")
+    for codec in codecs:
+        if not 1 <= codec.ops <= len(profile.ops):
+            raise ValueError(
+                f"the codec {codec.name} follows {codec.ops} operations, of which there are 1 to {len(profile.ops)}"
+            )
     if profile.op_s is None:
         return _by_bytes(profile, machines, prefix_ops)
     choices = choices_of(profile, codecs, speed)
@@ -111,9 +119,10 @@ def compare_policies(
         return None if prices is None or math.isinf(found.seconds) else usd(found, raw_bytes, prices)
 
     def value(found: PassTime) -> float:
-        return found.seconds if aim == "time" else (usd_of(found) or math.inf)
+        amount = found.seconds if aim == "time" else usd_of(found)
+        return math.inf if amount is None else amount
 
-    chosen, bound_s, gap = _best(choices, machines, list(fixed.values()), aim, prices, value)
+    chosen, bound_s, gap = cheapest(choices, machines, list(fixed.values()), aim, prices, value)
     found = {name: pass_time(choices, one, machines) for name, one in {**fixed, "best": chosen}.items()}
     base = value(found["none"])
     return tuple(
@@ -133,7 +142,7 @@ def compare_policies(
     )
 
 
-def _best(
+def cheapest(
     choices: Choices,
     machines: Machines,
     others: Sequence[Assignment],
@@ -141,16 +150,25 @@ def _best(
     prices: Prices | None,
     value: Callable[[PassTime], float],
 ) -> tuple[Assignment, float | None, float]:
-    """The best choices, the bound of a pass in seconds (aim time), and the gap to the program's bound."""
-    objective = Objective()
-    if aim == "usd":
-        assert prices is not None
-        objective = Objective(prices.usd_per_s + prices.server_usd_per_s, prices.server_to_client_usd)
-    found = better_of(best(choices, machines, objective), others, choices, machines, objective)
-    # without offloading there is no server to pay and the bytes take the direct way
-    candidates = [others[0], found.chosen, *others[1:]]
-    chosen = min(candidates, key=lambda one: value(pass_time(choices, one, machines)))
-    return chosen, found.bound if aim == "time" else None, found.gap
+    """The best choices, the bound of a pass in seconds (aim time), and the gap to the program's bound.
+
+    `others`: other choices, the first of which offloads nothing. `value`: what is minimised. Raises SolverError.
+    """
+    if aim == "time":
+        found = better_of(best(choices, machines), others, choices, machines, Objective())
+        return found.chosen, found.bound, found.gap
+    assert prices is not None
+    nothing = value(pass_time(choices, others[0], machines))
+    if not machines.storage_cores or len(choices.names) < 2:
+        return others[0], None, 0.0
+    # With a server all bytes go through it; without one it is not rented and they take the direct way.
+    objective = Objective(prices.usd_per_s + prices.server_usd_per_s, prices.server_to_client_usd)
+    through = best(choices, machines, objective, some=True)
+    raw_usd = prices.store_to_server_usd * math.fsum(choices.sent_bytes[:, 0])
+    bound = min(nothing, through.bound + raw_usd)
+    chosen = min([*others, through.chosen], key=lambda one: value(pass_time(choices, one, machines)))
+    reached = value(pass_time(choices, chosen, machines))
+    return chosen, None, 0.0 if bound <= 0 else max(0.0, reached / bound - 1)
 
 
 def _by_bytes(profile: SampleProfile, machines: Machines, prefix_ops: int) -> tuple[PolicyRow, ...]:

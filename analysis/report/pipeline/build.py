@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import tempfile
@@ -20,24 +21,31 @@ from analysis.report.pipeline.trace_sections import trace_sections
 from metrics.readable import number, usd
 
 PAGE = "report.html"
+_FIGURES = ("operations", "waiting", "map", "strategies", "options", "input_operations", "input_waiting")
+_NAMES = {PAGE} | {f"{name}.{kind}" for name in _FIGURES for kind in ("csv", "png", "svg")}
+"""All files that a report may have."""
 
 
 def build(parts: Parts, folder: Path) -> Path:
     """Write the page and its figures into `folder`, replacing an older report there, and return the page's path.
 
-    Raises OSError if it cannot be written, or holds anything but a report.
+    Raises OSError if it cannot be written, or holds anything but a report of this kind.
     """
+    folder = folder.resolve()
     folder.parent.mkdir(parents=True, exist_ok=True)
-    if folder.exists() and any(folder.iterdir()) and not (folder / PAGE).is_file():
-        raise FileExistsError(17, "holds other files than a report", str(folder))
+    if folder.exists() and (others := sorted({path.name for path in folder.iterdir()} - _NAMES)):
+        raise FileExistsError(
+            errno.EEXIST, f"it holds {others[0]}, which is not of such a report", str(folder)
+        )
     fresh = Path(tempfile.mkdtemp(prefix=".report-", dir=folder.parent))
     try:
         with figure_style():
             page = page_html(parts, FigureFolder(fresh, prefix="", dpi=150, newline="\r\n"))
         (fresh / PAGE).write_text(page, encoding="utf-8")
         fresh.chmod(0o755)
-        shutil.rmtree(folder, ignore_errors=True)
-        os.replace(fresh, folder)
+        for name in _NAMES if folder.exists() else ():
+            (folder / name).unlink(missing_ok=True)
+        os.replace(fresh, folder)  # an empty folder is replaced
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
     return folder / PAGE
@@ -97,11 +105,12 @@ def _cards(parts: Parts) -> list[Card]:
                 Card(
                     "Input delivers",
                     f"{number(best['samples_per_s'])} samples/s",
-                    f"{best['workers']} workers; {more}",
+                    f"{'1 worker' if best['workers'] == 1 else str(best['workers']) + ' workers'}; {more}",
                 )
             )
-            if best["ops"]:
-                slow = max(best["ops"], key=lambda op: op["mean_ms"])
+            alone = min(parts.trace["traces"], key=lambda one: one["workers"])
+            if alone["ops"]:
+                slow = max(alone["ops"], key=lambda op: op["mean_ms"])
                 cards.append(
                     Card("Slowest operation", slow["name"], f"{number(slow['mean_ms'])} ms a sample")
                 )

@@ -22,7 +22,7 @@ def profile_sections(profile: Profile, files: FigureFolder) -> list[Section]:
     drawn = [row for row in rows if row in fastest]
     link = (
         ""
-        if profile.link_mbps is None
+        if profile.link_mbps is None or profile.link_rtt_ms is None
         else f" The store was read over {profile.link_mbps:g} Mb/s a stream and {profile.link_rtt_ms:g} ms."
     )
     lead = (

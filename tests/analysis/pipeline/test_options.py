@@ -50,7 +50,10 @@ def test_what_a_path_takes_by_hand():
     assert (found.transfer_s, found.round_trip_s) == pytest.approx((0.04 / 7, 0.00515))
     assert found.window_s == 0.103
     assert link_of(option, far, 0.0) == NO_LINK, "cached: nothing crosses the path"
-    assert link_of(option, peer(), 3e5) == Link(0.0), "an unknown path limits nothing"
+    assert link_of(option, peer(), 3e5) == Link(0.0, 0.0, 0.0), "an unknown path limits nothing"
+    near = link_of(option, replace(far, rtt_s=0.0001), 3e5)
+    assert near.window_s == pytest.approx(8 * 65536 / 210e6), "a connection holds 64 KiB at least"
+    assert link_of(option, replace(far, rtt_s=None), 3e5).window_s == near.window_s
     for other in (replace(made, generated=True), profile(measurement(Strategy(0), 3e5, 100))):
         assert link_of(options_of(other)[0], far, 3e5).round_trip_s == 0
 

@@ -141,7 +141,11 @@ def test_an_older_report_is_replaced_and_other_files_are_not(tmp_path: Path):
     other = tmp_path / "mine"
     other.mkdir()
     (other / "thesis.tex").write_text("mine")
-    with pytest.raises(OSError, match="holds other files"):
+    with pytest.raises(OSError, match=r"it holds thesis\.tex, which is not of such a report"):
         build(Parts("x", map=map_document()), other)
-    assert [path.name for path in other.iterdir()] == ["thesis.tex"]
+    (other / "report.html").write_text("my report")
+    with pytest.raises(OSError, match=r"thesis\.tex"):
+        build(Parts("x", map=map_document()), other)
+    assert sorted(path.name for path in other.iterdir()) == ["report.html", "thesis.tex"]
+    assert (other / "report.html").read_text() == "my report"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mine", "report"]

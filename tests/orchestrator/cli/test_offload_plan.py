@@ -65,22 +65,32 @@ def test_the_table_and_dollars(own_home: Path, capsys, files: tuple[str, ...]):
     ]
     code, out, _ = plan(capsys, *files, *MACHINES, *prices, "-o", "json")
     none = json.loads(out)["policies"]["none"]
+    assert json.loads(out)["policies"]["best"]["usd_per_1m_samples"] <= none["usd_per_1m_samples"]
     assert none["usd_per_1m_samples"] == pytest.approx((0.89 * 1 + 890_000 * 10 / 1e9) / 3 * 1e6)
 
 
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        (("--bandwidth-mbps", "0"), "--bandwidth-mbps 0 is not above 0"),
-        (("--client-cores", "nan"), "--client-cores nan is not above 0"),
-        (("--storage-cores", "-1"), "--storage-cores -1 is not 0 or more"),
-        (("--trainer-s", "inf"), "--trainer-s inf is not 0 or more"),
+        (("--bandwidth-mbps", "0"), "--bandwidth-mbps 0 is not from 0.001 to 1e+09"),
+        (("--client-cores", "nan"), "--client-cores nan is not from 0.001 to 1e+09"),
+        (("--storage-cores", "-1"), "--storage-cores -1 is not 0, or from 0.001 to 1e+09"),
+        (("--trainer-s", "inf"), "--trainer-s inf is not 0, or from 0.001 to 1e+09"),
         (("--prefix", "3"), "the pipeline has 2 operations, so prefix:3 does not exist"),
         (("--objective", "usd"), "dollars cannot be minimised without prices"),
         (("--codec", "webp,2"), "--codec 'webp,2' is not NAME,OPS,RATIO,WRITE_MS,READ_MS"),
         (("--codec", "webp,3,0.5,1,1"), "the codec webp follows 3 operations"),
-        (("--usd-per-gb", "1,2"), "--usd-per-gb '1,2' is not DIRECT[,IN,OUT] in dollars"),
-        (("--usd-per-h", "-1"), "--usd-per-h '-1' is not RENTED[,SERVER] in dollars"),
+        (("--usd-per-gb", "1,2", "--usd-per-h", "1,0"), "--usd-per-gb '1,2' is not DIRECT,IN,OUT in dollars"),
+        (
+            ("--usd-per-gb", "1,2,3", "--usd-per-h", "-1,0"),
+            "--usd-per-h '-1,0' is not RENTED,SERVER in dollars",
+        ),
+        (("--usd-per-gb", "1,2,3"), "--usd-per-gb: dollars need --usd-per-h too"),
+        (("--codec", "none,2,0.5,1,1"), "must have different names, none of them none"),
+        (("--codec", "a,2,0.5,1,1", "--codec", "a,1,0.5,1,1"), "must have different names"),
+        (("--prices", "nosuch"), "--prices: it belongs to the plan of an experiment"),
+        (("--passes", "2"), "--passes: it belongs to the plan of an experiment"),
+        (("--bandwidth-mbps", "1e-20"), "--bandwidth-mbps 1e-20 is not from 0.001"),
     ],
 )
 def test_what_is_refused(
@@ -94,6 +104,7 @@ def test_what_is_refused(
 def test_an_experiment_or_a_profile_alone(own_home: Path, capsys, files: tuple[str, ...]):
     assert "--bandwidth-mbps: a plan without an experiment needs it" in plan(capsys, *files)[2]
     assert "name an experiment, or a profile by sample with --profile FILE" in plan(capsys)[2]
+    assert "--objective: it belongs to a plan without" in plan(capsys, "geo-b2", "--objective", "usd")[2]
     code, _, err = plan(capsys, "geo-b2", *files)
     assert (code, "--times: it belongs to a plan without an experiment" in err) == (2, True)
     assert "/proc/none: cannot be read" in plan(capsys, "--profile", "/proc/none", *MACHINES)[2]

@@ -108,9 +108,17 @@ def test_the_newest_of_each_and_nothing_of_another_pipeline(own_home: Path, caps
     found = document(capsys, "imagenet")
     assert found["parts"] == {"trace": None, "map": str(changed), "profile": None}
     assert len(found["warnings"]) == 2
-    assert "its pipeline, 000000000000, is not that of the newer map, ffffffffffff" in found["warnings"][0]
-    said = refusal(capsys, "imagenet", "--trace", str(newer.parent))
-    assert "is not that of the newer map" in said
+    assert "its pipeline, 000000000000, is not that of the map, ffffffffffff" in found["warnings"][0]
+    found = document(capsys, "imagenet", "--trace", str(newer.parent))
+    assert found["parts"] == {
+        "trace": str(newer),
+        "map": None,
+        "profile": str(own_home / "profiles" / "one" / "profile.json"),
+    }, "what was named decides"
+    said = refusal(capsys, "imagenet", "--trace", str(newer), "--map", str(changed))
+    assert f"{newer}: its pipeline, 000000000000, is not that of the map, ffffffffffff" in said
+    said = refusal(capsys, "power", "--map", str(changed))
+    assert "it is of imagenet, not of power; name another file, or add --pipeline imagenet" in said
 
 
 def test_a_run_shows_its_own_trace(own_home: Path, capsys):
@@ -127,7 +135,9 @@ def test_a_run_shows_its_own_trace(own_home: Path, capsys):
     page = Path(found["report"])
     assert (page.parent / "input_operations.csv").is_file()
     assert (page.parent / "input_waiting.csv").is_file()
+    assert any("a run keeps no fingerprint" in one for one in found["warnings"])
     assert "--set: " in refusal(capsys, folder.name, "--set", "seed=1")
+    assert "has a trace of its own" in refusal(capsys, folder.name, "--trace", "/proc/none")
 
 
 def test_what_has_no_dollars_is_said(own_home: Path, capsys):
@@ -137,10 +147,15 @@ def test_what_has_no_dollars_is_said(own_home: Path, capsys):
         to_json(replace(profile(), pipeline="photos", target="photos", fingerprint="9" * 64)),
     )
     path = own_home / "profiles" / "one" / "profile.json"
-    found = document(capsys, "geo-b2", "--profile", str(path))
+    assert "it is of photos, not of geo-b2" in refusal(capsys, "geo-b2", "--profile", str(path))
+    found = document(capsys, "geo-b2", "--profile", str(path), "--pipeline", "photos", "--set", "seed=7")
+    assert [best["passes"] for best in found["best"]] == [1, 30]
+    path.write_text(to_json(replace(profile(), pipeline="photos", target="geo-b2", fingerprint="9" * 64)))
+    found = document(capsys, "geo-b2")
     assert found["best"] == []
     (dollars,) = [one for one in found["missing"] if one.startswith("Dollars: ")]
     assert "is of pipeline photos" in dollars
+    assert "--any-profile" not in dollars
 
 
 @pytest.mark.parametrize(
@@ -163,11 +178,17 @@ def test_what_is_refused(own_home: Path, capsys, arguments: tuple[str, ...], wor
 
 def test_other_files_and_other_documents(own_home: Path, capsys, tmp_path: Path):
     save_all(own_home)
-    (tmp_path / "mine.tex").write_text("mine")
-    said = refusal(capsys, "imagenet", "--out", str(tmp_path))
-    assert f"--out: {tmp_path} cannot be written (holds other files than a report)" in said
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "mine.tex").write_text("mine")
+    said = refusal(capsys, "imagenet", "--out", str(mine))
+    assert f"--out: {mine} cannot be written (it holds mine.tex, which is not of such a report)" in said
     profile_file = own_home / "profiles" / "one" / "profile.json"
-    assert "not a map, it has no functions" in refusal(capsys, "imagenet", "--map", str(profile_file))
+    assert "not a map of a pipeline or an experiment (" in refusal(
+        capsys, "imagenet", "--map", str(profile_file)
+    )
     of_run = tmp_path / "trace.json"
     of_run.write_text(json.dumps(trace_document(measured_at=None)))
-    assert "of another version of orch, or of a run" in refusal(capsys, "imagenet", "--trace", str(of_run))
+    assert "measured_at: Input should be a valid string" in refusal(
+        capsys, "imagenet", "--trace", str(of_run)
+    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import typer
 
 from orchestrator.cli.render.output import SCHEMA_VERSION, Format, as_json, rows_text
 
+_LEAST, _MOST = 1e-3, 1e9  # of numbers of the options
 COLUMNS = (
     "policy",
     "epoch_s",
@@ -61,9 +61,10 @@ def offload_plan(options: OffloadOptions, *, json: bool) -> None:
             raise UsageError(
                 f"{name}: a plan without an experiment needs it; add {name}, or name an experiment"
             )
-        least = 0.0 if name in ("--storage-cores", "--trainer-s") else math.ulp(0.0)
-        if not least <= value < math.inf:
-            raise typer.BadParameter(f"{name} {value:g} is not {'above 0' if least else '0 or more'}")
+        zero = name in ("--storage-cores", "--trainer-s")
+        if not (_LEAST <= value <= _MOST or (zero and value == 0)):
+            also = "0, or " if zero else ""
+            raise typer.BadParameter(f"{name} {value:g} is not {also}from {_LEAST:g} to {_MOST:g}")
     machines = Machines(
         options.trainer_s or 0.0,
         (options.bandwidth_mbps or 0.0) * 1e6,
@@ -134,11 +135,7 @@ def _codec(text: str) -> Any:
         name, ops, (ratio, write_ms, read_ms) = parts[0], int(parts[1]), map(float, parts[2:])
     except (ValueError, IndexError):
         name, ops, ratio, write_ms, read_ms = "", 0, 0.0, 0.0, 0.0
-    if (
-        not name
-        or ops < 1
-        or not (0 < ratio < math.inf and 0 <= write_ms < math.inf and 0 <= read_ms < math.inf)
-    ):
+    if not name or ops < 1 or not (0 < ratio <= _MOST and 0 <= write_ms <= _MOST and 0 <= read_ms <= _MOST):
         raise typer.BadParameter(
             f"--codec '{text[:80]}' is not NAME,OPS,RATIO,WRITE_MS,READ_MS, such as webp,2,0.392,48,1.2"
         )
@@ -150,17 +147,21 @@ def _prices(usd_per_h: str | None, usd_per_gb: str | None) -> Any:
 
     if usd_per_h is None and usd_per_gb is None:
         return None
-    rented, server = _dollars("--usd-per-h", usd_per_h or "0", "RENTED[,SERVER]", (1, 2))
-    direct, into, out = _dollars("--usd-per-gb", usd_per_gb or "0", "DIRECT[,IN,OUT]", (1, 3))
+    if usd_per_h is None or usd_per_gb is None:
+        given, missing = (
+            ("--usd-per-gb", "--usd-per-h") if usd_per_h is None else ("--usd-per-h", "--usd-per-gb")
+        )
+        raise typer.BadParameter(f"{given}: dollars need {missing} too, 0,0 or 0,0,0 if nothing is paid")
+    rented, server = _dollars("--usd-per-h", usd_per_h, "RENTED,SERVER", 2)
+    direct, into, out = _dollars("--usd-per-gb", usd_per_gb, "DIRECT,IN,OUT", 3)
     return Prices(rented / 3600, direct / 1e9, into / 1e9, out / 1e9, server / 3600)
 
 
-def _dollars(option: str, text: str, shape: str, counts: tuple[int, int]) -> list[float]:
-    """As many numbers as `counts` allows at most; the missing ones are 0."""
+def _dollars(option: str, text: str, shape: str, count: int) -> list[float]:
     try:
         found = [float(part) for part in text.split(",")]
     except ValueError:
         found = []
-    if len(found) not in counts or not all(0 <= one < math.inf for one in found):
+    if len(found) != count or not all(0 <= one <= _MOST for one in found):
         raise typer.BadParameter(f"{option} '{text[:80]}' is not {shape} in dollars of 0 or more")
-    return found + [0.0] * (counts[1] - len(found))
+    return found

@@ -15,6 +15,7 @@ from orchestrator.cli.commands.pipeline.offload_plan import OffloadOptions, offl
 from orchestrator.cli.render.output import Format, as_json, rows_text
 from orchestrator.cli.render.terminal import say
 
+_PASSES, _WEIGHTS = "1,30", "1,1,1"
 _ALONE = "A profile by sample, without an experiment"
 
 
@@ -72,7 +73,7 @@ def plan(
     ] = None,
     passes: Annotated[
         str, typer.Option("--passes", metavar="N[,N...]", help="Passes over the data set.")
-    ] = "1,30",
+    ] = _PASSES,
     sps_per_peer: Annotated[
         float | None,
         typer.Option(
@@ -94,7 +95,7 @@ def plan(
             metavar="P,S,T",
             help="Weights of offline seconds, stored bytes and delivered samples/s in the score.",
         ),
-    ] = "1,1,1",
+    ] = _WEIGHTS,
     prices: Annotated[
         str,
         typer.Option(
@@ -153,7 +154,7 @@ def plan(
     usd_per_h: Annotated[
         str | None,
         typer.Option(
-            metavar="RENTED[,SERVER]",
+            metavar="RENTED,SERVER",
             help="Dollars an hour of all that is rented, and of the server beside the storage.",
             rich_help_panel=_ALONE,
         ),
@@ -161,7 +162,7 @@ def plan(
     usd_per_gb: Annotated[
         str | None,
         typer.Option(
-            metavar="DIRECT[,IN,OUT]",
+            metavar="DIRECT,IN,OUT",
             help="Dollars a GB from store to client; through the server: from store to it, from it to the client.",
             rich_help_panel=_ALONE,
         ),
@@ -204,7 +205,7 @@ def plan(
     from orchestrator.pipeline.plan_setting import check_pipeline, plan_setting
     from orchestrator.pipeline.target import find_target
 
-    alone = {
+    alone: dict[str, Any] = {
         "--times": times,
         "--bandwidth-mbps": bandwidth_mbps,
         "--client-cores": client_cores,
@@ -217,6 +218,23 @@ def plan(
     if not experiment:
         if profile == "latest":
             raise UsageError("name an experiment, or a profile by sample with --profile FILE")
+        of_experiments = {
+            "--pipeline": pipeline,
+            "--any-profile": any_profile,
+            "--set": overrides,
+            "--passes": passes != _PASSES,
+            "--sps-per-peer": sps_per_peer is not None,
+            "--samples": samples,
+            "--weights": weights != _WEIGHTS,
+            "--prices": prices,
+            "--offline": offline is not Offline.vm,
+            "--on": on is not Where.local,
+        }
+        for option, value in of_experiments.items():
+            if value:
+                raise UsageError(
+                    f"{option}: it belongs to the plan of an experiment; name one, or leave it out"
+                )
         options = OffloadOptions(
             profile,
             times,
@@ -232,6 +250,10 @@ def plan(
         )
         offload_plan(options, json=output is Output.json)
         return
+    alone |= {
+        "--objective": "usd" if objective is Objective.usd else None,
+        "--prefix": None if prefix == 2 else prefix,
+    }
     for option, value in alone.items():
         if value is not None:
             raise UsageError(

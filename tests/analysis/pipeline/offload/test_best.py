@@ -13,7 +13,8 @@ from made_up_samples import problems
 from analysis.pipeline.offload import policies
 from analysis.pipeline.offload.best import Objective, best, undominated, value_of
 from analysis.pipeline.offload.choices import Choices, choices_of
-from analysis.pipeline.offload.pass_time import Machines
+from analysis.pipeline.offload.compare import cheapest
+from analysis.pipeline.offload.pass_time import Machines, PassTime, Prices, pass_time, usd
 from analysis.pipeline.offload.sample_profile import SampleProfile
 
 OBJECTIVES = st.sampled_from(
@@ -59,6 +60,33 @@ def test_dominated_choices_are_never_needed(
     if np.prod([float(len(one)) for one in supports]) <= 3000:
         least = min(value_of(choices, np.array(one), machines, objective) for one in product(*supports))
         assert found.value == pytest.approx(least, rel=1e-6, abs=1e-12)
+
+
+PRICES = st.tuples(*[st.sampled_from([0.0, 1.0, 5.0])] * 5)
+
+
+@given(problems(most=3), PRICES)
+@settings(max_examples=80, deadline=None)
+def test_the_least_dollars_are_brute_force_s(
+    problem: tuple[Choices, Machines, list[str]], usd_of: tuple[float, float, float, float, float]
+):
+    """With its own price for each leg, and for the server, which is only rented if something is offloaded."""
+    choices, machines, _ = problem
+    per_s, direct, into, out, server = usd_of
+    prices = Prices(per_s, direct * 1e-6, into * 1e-6, out * 1e-6, server)
+    raw = float(choices.sent_bytes[:, 0].sum())
+
+    def value(found: PassTime) -> float:
+        return usd(found, raw, prices)
+
+    n, c = choices.sent_bytes.shape
+    nothing = policies.none(choices)
+    chosen, _, gap = cheapest(choices, machines, [nothing], "usd", prices, value)
+    every = product(range(c), repeat=n) if machines.storage_cores else [tuple(nothing)]
+    least = min(value(pass_time(choices, np.array(one), machines)) for one in every)
+    reached = value(pass_time(choices, chosen, machines))
+    assert reached == pytest.approx(least, rel=1e-6, abs=1e-9)
+    assert gap <= 1e-5
 
 
 def many(seed: int, n: int) -> Choices:

@@ -103,6 +103,13 @@ def test_without_times_only_traffic_is_known(sophon_sizes: Path):
         assert "--times" in row.why
 
 
+def test_nothing_to_pay_is_not_dear(openimages: SampleProfile):
+    free = rows(openimages, 1, aim="usd", prices=Prices(0.0, 0.0, 0.0, 1e-10))
+    assert (free["none"].usd_per_1m, free["best"].offloaded, free["all"].verdict) == (0.0, 0, "does_not")
+    paid = rows(openimages, 1, aim="usd", prices=Prices(0.0, 1e-10, 0.0, 0.0))
+    assert (paid["all"].usd_per_1m, paid["all"].verdict, paid["best"].usd_per_1m) == (0.0, "pays", 0.0)
+
+
 def test_no_storage_cores(openimages: SampleProfile):
     found = rows(openimages, 0)
     assert (found["best"].offloaded, found["best"].verdict) == (0, "no_difference")

@@ -29,6 +29,9 @@ def test_the_header_of_python_s_objects_is_subtracted(tmp_path: Path):
     timed = read_sophon(sizes, times)
     assert timed.op_s is not None
     assert timed.op_s.tolist() == [[0.016, 0.002], [0.5, 0.25]]
+    marked = tmp_path / "excel.csv"
+    marked.write_bytes(b"\xef\xbb\xbf" + sizes.read_bytes())
+    assert list(read_sophon(marked).keys) == ["0", "7"]
     packed = tmp_path / "sizes.csv.gz"
     packed.write_bytes(gzip.compress(sizes.read_bytes()))
     assert np.array_equal(read_sophon(packed).size_bytes, found.size_bytes)
@@ -51,10 +54,13 @@ def test_the_published_sizes(sophon_sizes: Path):
         ("index;raw;decoding;decoding\n", "sizes.csv:1: the first line does not name the columns"),
         (HEAD, "sizes.csv: it has no samples"),
         (f"{HEAD}0;1033;3033;x\n", "sizes.csv:2: 4 values, not 6"),
-        (f"{HEAD}0;1033;;x;150561;\n", "sizes.csv:2: decoding is '', not a number of 0 or more"),
+        (f"{HEAD}0;1;2;x;3;4;5\n", "sizes.csv:2: 7 values, not 6"),
+        (f"{HEAD}\n\n0;1033;3033;x;32;\n", "sizes.csv:4: a size is below 33 bytes"),
+        (f"{HEAD}0;1e16;3033;x;99;\n", "sizes.csv:2: raw is '1e16'"),
+        (f"{HEAD}0;1033;;x;150561;\n", "sizes.csv:2: decoding is '', not a number from 0 to 1e+15"),
         (
             f"{HEAD}0;1033;3033;x;99;\n1;-5;3033;x;99;\n",
-            "sizes.csv:3: raw is '-5', not a number of 0 or more",
+            "sizes.csv:3: raw is '-5', not a number from 0 to 1e+15",
         ),
         (f"{HEAD}0;1033;nan;x;99;\n", "sizes.csv:2: decoding is 'nan'"),
         (f"{HEAD}0;1033;inf;x;99;\n", "sizes.csv:2: decoding is 'inf'"),
@@ -79,6 +85,7 @@ def test_what_is_wrong_with_files(tmp_path: Path):
         ((tmp_path / "broken.csv.gz",), "broken.csv.gz: cannot be read"),
         ((sizes.with_name("sizes.csv.gz"),), "cannot be read"),
         ((tmp_path / "bytes.csv",), "bytes.csv: not text with semicolons"),
+        ((sizes, sizes), "sizes.csv: the times are the file of sizes"),
         ((sizes, other), "other.csv:1: its operations are resize, not decoding, RandomResizedCrop"),
         ((sizes, few), "few.csv: it has no times of sample 1 (1 of 2 are missing)"),
     ):
