@@ -192,3 +192,35 @@ def test_other_files_and_other_documents(own_home: Path, capsys, tmp_path: Path)
     assert "measured_at: Input should be a valid string" in refusal(
         capsys, "imagenet", "--trace", str(of_run)
     )
+
+
+@pytest.mark.parametrize(
+    ("kind", "changed", "words"),
+    [
+        ("trace", {"traces": []}, "traces: List should have at least 1 item"),
+        ("trace", {"traces": 5}, "traces: Input should be a valid list"),
+        ("trace", {"link": {"rate_mbps": 5}}, "link.rtt_ms: Field required"),
+        ("map", {"lotus": 1}, "lotus"),
+        ("map", {"unit": "hours"}, "unit"),
+        ("map", {"functions": [{"op": "decode"}]}, "functions.0.function: Field required"),
+    ],
+)
+def test_a_damaged_document_is_left_out(own_home: Path, capsys, kind: str, changed: dict, words: str):
+    save_all(own_home)
+    made = trace_document(**changed) if kind == "trace" else map_document(**changed)
+    path = own_home / f"{kind}s" / "one" / f"{kind}.json"
+    path.write_text(json.dumps(made))
+    assert run(["pipeline", "report", "imagenet", "-o", "json"]) == 0
+    done = capsys.readouterr()
+    assert json.loads(done.out)["parts"][kind] is None
+    assert f"left out: {path}: not a {kind}" in done.err
+    assert words in done.err
+    assert words in refusal(capsys, "imagenet", f"--{kind}", str(path))
+
+
+def test_a_profile_with_what_is_no_number_is_left_out(own_home: Path, capsys):
+    save_all(own_home)
+    path = own_home / "profiles" / "one" / "profile.json"
+    for word in ("NaN", "Infinity", "1e999"):
+        path.write_text(to_json(profile()).replace('"value": 329.0', f'"value": {word}'))
+        assert document(capsys, "imagenet")["parts"]["profile"] is None
