@@ -45,6 +45,8 @@ def test_the_json_of_a_profile_alone(own_home: Path, capsys, files: tuple[str, .
     assert greedy["storage_cpu_s"] == pytest.approx(0.04)
     assert greedy["usd_per_1m_samples"] is None
     assert found["policies"]["best"]["bound_s"] == pytest.approx(found["policies"]["best"]["epoch_s"])
+    code, out, _ = plan(capsys, *files, *MACHINES, "--server-speed", "2", "-o", "json")
+    assert json.loads(out)["policies"]["all"]["storage_cpu_s"] == pytest.approx(2 * 0.05)
     assert run(["pipeline", "plan", "--help"]) == 0
     said = capsys.readouterr().out.partition("JSON without an experiment")[2]
     assert {*found, *none, *found["policies"]} <= set(re.findall(r'"([a-z0-9_:]+)"', said))
@@ -76,6 +78,7 @@ def test_the_table_and_dollars(own_home: Path, capsys, files: tuple[str, ...]):
         (("--client-cores", "nan"), "--client-cores nan is not from 0.001 to 1e+09"),
         (("--storage-cores", "-1"), "--storage-cores -1 is not 0, or from 0.001 to 1e+09"),
         (("--trainer-s", "inf"), "--trainer-s inf is not 0, or from 0.001 to 1e+09"),
+        (("--server-speed", "0"), "the server's speed 0.0 is not above 0"),
         (("--prefix", "3"), "the pipeline has 2 operations, so prefix:3 does not exist"),
         (("--objective", "usd"), "dollars cannot be minimised without prices"),
         (("--codec", "webp,2"), "--codec 'webp,2' is not NAME,OPS,RATIO,WRITE_MS,READ_MS"),

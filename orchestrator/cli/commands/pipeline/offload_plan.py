@@ -34,6 +34,7 @@ class OffloadOptions:
     bandwidth_mbps: float | None
     client_cores: float | None
     storage_cores: float | None
+    server_speed: float | None
     trainer_s: float | None
     objective: str
     prefix: int
@@ -78,6 +79,7 @@ def offload_plan(options: OffloadOptions, *, json: bool) -> None:
             machines,
             aim="usd" if options.objective == "usd" else "time",
             prefix_ops=options.prefix,
+            speed=1.0 if options.server_speed is None else options.server_speed,
             codecs=[_codec(text) for text in options.codecs],
             prices=_prices(options.usd_per_h, options.usd_per_gb),
         )

@@ -128,6 +128,14 @@ def plan(
     storage_cores: Annotated[
         float | None, typer.Option(metavar="N", help="Cores beside the storage.", rich_help_panel=_ALONE)
     ] = None,
+    server_speed: Annotated[
+        float | None,
+        typer.Option(
+            metavar="X",
+            help="Seconds of an operation beside the storage / on the client. [1]",
+            rich_help_panel=_ALONE,
+        ),
+    ] = None,
     trainer_s: Annotated[
         float | None,
         typer.Option(
@@ -210,6 +218,7 @@ def plan(
         "--bandwidth-mbps": bandwidth_mbps,
         "--client-cores": client_cores,
         "--storage-cores": storage_cores,
+        "--server-speed": server_speed,
         "--trainer-s": trainer_s,
         "--codec": codec,
         "--usd-per-h": usd_per_h,
@@ -241,6 +250,7 @@ def plan(
             bandwidth_mbps,
             client_cores,
             storage_cores,
+            server_speed,
             trainer_s,
             objective.value,
             prefix,
