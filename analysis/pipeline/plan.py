@@ -18,6 +18,21 @@ Verdict = Literal["baseline", "pays", "does_not", "no_difference", "too_large", 
 PARTS = ("vm", "data", "storage", OFFLINE)
 """Of the dollars: VMs while training, bytes from the store, stored bytes, the work before training."""
 
+PART_WORDS = {
+    "vm": "VMs",
+    "data": "bytes from the store",
+    "storage": "storage",
+    OFFLINE: "the work before training",
+}
+VERDICT_WORDS: dict[Verdict, str] = {
+    "baseline": "(compared with)",
+    "pays": "pays",
+    "does_not": "does not",
+    "no_difference": "no difference measured",
+    "too_large": "cache does not fit in memory",
+    "unknown": "unknown",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Interval:

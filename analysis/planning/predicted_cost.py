@@ -73,7 +73,7 @@ def cost_of(
                 "in a twentieth of the histories' stretches no peer trains at all, so the time has no upper bound",
             )
             return PredictedCost(samples, None, None, None, None, why)
-    # Without training a run takes for ever, whatever is billed; such runs are outside of the interval.
+    # A run without any training never ends, whatever is billed; the interval leaves such runs out.
     with np.errstate(divide="ignore", invalid="ignore"):
         slowed = epoch.value / left[0], runs.epoch_s / left[1]
         time = _with_interval(slowed[0] * epochs, slowed[1] * epochs)

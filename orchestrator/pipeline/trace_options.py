@@ -84,7 +84,7 @@ def check_folder(option: str, path: Path) -> None:
             pass
     except OSError as error:
         raise UsageError(
-            f"{option}: {path} cannot be written ({error.strerror}); name another folder"
+            f"{option}: {path} cannot be written ({error.strerror or error}); choose another folder"
         ) from error
 
 

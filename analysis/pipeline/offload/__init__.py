@@ -1,1 +1,1 @@
-"""Which samples' first operations to run beside the storage (Wang et al., HotStorage 2024, and beyond). Pure."""
+"""Chooses the samples whose first operations should run next to the storage (Wang et al., HotStorage 2024). Pure."""

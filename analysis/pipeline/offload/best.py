@@ -83,16 +83,16 @@ def best(choices: Choices, machines: Machines, objective: Objective = TIME, *, s
     return Best(chosen, value_of(choices, chosen, machines, objective), bound)
 
 
-def undominated(choices: Choices) -> npt.NDArray[np.bool_]:
+def undominated(choices: Choices, *, some: bool = False) -> npt.NDArray[np.bool_]:
     """(n, c): choices of which no other one of the sample is as good in bytes, server's and client's seconds.
 
-    Of equal ones the first stays, and sending as stored always does.
+    Of equal ones the first stays, and sending as stored always does. With `some`, sending as stored rules nothing out.
     """
     n, c = choices.sent_bytes.shape
     costs = np.stack([choices.sent_bytes, choices.server_s, choices.client_s], axis=2)
     kept = np.ones((n, c), dtype=bool)
     for one in range(1, c):
-        for other in range(c):
+        for other in range(1 if some else 0, c):
             if other == one:
                 continue
             as_good = (costs[:, other] <= costs[:, one]).all(axis=1)
@@ -110,7 +110,7 @@ class _Program:
     def __init__(self, choices: Choices, machines: Machines, objective: Objective, *, some: bool) -> None:
         from scipy.sparse import csr_array, vstack
 
-        kept = undominated(choices)
+        kept = undominated(choices, some=some)
         kept[:, 0] = False
         self._shape = kept.shape
         self._rows, self._columns = np.nonzero(kept)

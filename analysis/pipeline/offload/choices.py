@@ -1,4 +1,4 @@
-"""What can be done with each sample before it is sent: its first operations run beside the storage, or none."""
+"""The choices for each sample before it is sent: how many of its first operations run next to the storage."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NONE = "none"
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The first `ops` operations run beside the storage, and `codec` compresses their result. 0 operations: sent as stored."""
+    """Run the first `ops` operations next to the storage and compress the result with `codec`. 0: send the sample as stored."""
 
     ops: int
     codec: str = NONE
@@ -63,10 +63,11 @@ def choices_of(
     """Return the choices of a profile with times.
 
     `speed`: the server's seconds / the client's, of each operation or of all. Raises ValueError without times, for a
-    codec that belongs to no operation or compresses what is sent as stored, and for a speed that is not above 0.
+    speed that is not above 0, and as `check_codecs` does.
     """
     if profile.op_s is None:
         raise ValueError("the profile has no times")
+    check_codecs(codecs, len(profile.ops))
     n, m = profile.op_s.shape
     ratios = np.broadcast_to(np.asarray(speed, dtype=float), (m,))
     if not (np.isfinite(ratios) & (ratios > 0)).all():
@@ -78,10 +79,6 @@ def choices_of(
     names = [Choice(k) for k in range(m + 1)]
     columns = [profile.sizes], [server_s], [client_s]
     for codec in codecs:
-        if not 1 <= codec.ops <= m:
-            raise ValueError(
-                f"the codec {codec.name} follows {codec.ops} operations, of which there are 1 to {m}"
-            )
         names.append(Choice(codec.ops, codec.name))
         for found, values in zip(
             columns,
@@ -95,3 +92,15 @@ def choices_of(
             found.append(values[:, None])
     sent, server, client = (np.hstack(found) for found in columns)
     return Choices(tuple(names), sent, server, client)
+
+
+def check_codecs(codecs: Sequence[Codec], ops: int) -> None:
+    """Raises ValueError for names that are not unique, and for a codec that follows none of the `ops` operations."""
+    names = [codec.name for codec in codecs]
+    if NONE in names or len(set(names)) < len(names):
+        raise ValueError(f"the codecs {', '.join(names)} must have different names, none of them {NONE}")
+    for codec in codecs:
+        if not 1 <= codec.ops <= ops:
+            raise ValueError(
+                f"the codec {codec.name} follows {codec.ops} operations, of which there are 1 to {ops}"
+            )

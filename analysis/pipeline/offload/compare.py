@@ -11,7 +11,7 @@ import numpy as np
 
 from analysis.pipeline.offload import policies
 from analysis.pipeline.offload.best import Objective, best, better_of
-from analysis.pipeline.offload.choices import NONE, Choices, Codec, choices_of
+from analysis.pipeline.offload.choices import Choices, Codec, check_codecs, choices_of
 from analysis.pipeline.offload.pass_time import Assignment, Machines, PassTime, Prices, pass_time, usd
 from analysis.pipeline.offload.sample_profile import SampleProfile
 
@@ -95,14 +95,7 @@ def compare_policies(
         )
     if aim == "usd" and prices is None:
         raise ValueError("dollars cannot be minimised without prices")
-    names = [codec.name for codec in codecs]
-    if NONE in names or len(set(names)) < len(names):
-        raise ValueError(f"the codecs {', '.join(names)} must have different names, none of them {NONE}")
-    for codec in codecs:
-        if not 1 <= codec.ops <= len(profile.ops):
-            raise ValueError(
-                f"the codec {codec.name} follows {codec.ops} operations, of which there are 1 to {len(profile.ops)}"
-            )
+    check_codecs(codecs, len(profile.ops))
     if profile.op_s is None:
         return _by_bytes(profile, machines, prefix_ops)
     choices = choices_of(profile, codecs, speed)

@@ -1,4 +1,4 @@
-"""The policies of the paper and its baselines: which samples' first operations run beside the storage."""
+"""The paper's policy and its baselines: each chooses the samples to offload."""
 
 from __future__ import annotations
 

@@ -8,28 +8,12 @@ from itertools import groupby
 from typing import Any
 
 from analysis.charts import pipeline as figures
-from analysis.pipeline.plan import PARTS, Row
+from analysis.pipeline.plan import PART_WORDS, PARTS, VERDICT_WORDS, Row
 from analysis.report.files import FigureFolder
 from analysis.report.page import Section, table
 from analysis.report.pipeline.parts import PlanPart
 from analysis.report.pipeline.profile_sections import MOST_BARS
 from metrics.readable import number, usd
-
-_WORDS = {
-    "vm": "VMs",
-    "data": "bytes from the store",
-    "storage": "storage",
-    "offline": "work before training",
-}
-PART_WORDS = {part: _WORDS[part] for part in PARTS}
-_VERDICTS = {
-    "baseline": "compared with",
-    "pays": "pays",
-    "does_not": "does not",
-    "no_difference": "no difference measured",
-    "too_large": "cache does not fit in memory",
-    "unknown": "unknown",
-}
 
 
 def plan_sections(part: PlanPart, files: FigureFolder) -> list[Section]:
@@ -106,7 +90,7 @@ def _table(rows: Sequence[Row]) -> list[dict[str, Any]]:
             else f"{usd(row.usd_per_1m.low)} to {usd(row.usd_per_1m.high)}",
             "once": None if row.cost.one_off_usd is None else usd(row.cost.one_off_usd),
             "cheaper from pass": row.break_even_passes or "-",
-            "verdict": _VERDICTS[row.verdict],
+            "verdict": VERDICT_WORDS[row.verdict],
             "score": None if row.score is None else f"{row.score:.3f}",
         }
         for row in rows

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from analysis.pipeline.plan import Best, Interval, Row
+from analysis.pipeline.plan import PART_WORDS, VERDICT_WORDS, Best, Interval, Row
 from orchestrator.pipeline.plan_setting import (
     GIVEN,
     NO_LINK,
@@ -24,20 +24,6 @@ COLUMNS = (
     "score",
 )
 _BOUND = {"trainer": "the trainer", "link": "the path to the store", "input": "the input"}
-_PART = {
-    "vm": "VMs",
-    "data": "bytes from the store",
-    "storage": "storage",
-    "offline": "the work before training",
-}
-_VERDICT = {
-    "baseline": "(compared with)",
-    "pays": "pays",
-    "does_not": "does not",
-    "no_difference": "no difference measured",
-    "too_large": "cache does not fit in memory",
-    "unknown": "unknown",
-}
 
 
 def row_cells(row: Row) -> dict[str, Any]:
@@ -51,7 +37,7 @@ def row_cells(row: Row) -> dict[str, Any]:
         "usd_per_1m": "unknown" if row.usd_per_1m is None else interval_text(row.usd_per_1m, 4),
         "one_off_usd": None if row.cost.one_off_usd is None else f"{row.cost.one_off_usd:.4g}",
         "break_even_passes": "-" if row.verdict == "baseline" else row.break_even_passes or never,
-        "verdict": _VERDICT[row.verdict],
+        "verdict": VERDICT_WORDS[row.verdict],
         "score": None if row.score is None else f"{row.score:.3f}",
     }
 
@@ -98,9 +84,9 @@ def best_text(best: Best, cache_gb: float) -> str:
         return f"{passes}: {nothing}{more}: keep {row.label} ({strategy_text(row)}), ${usd:.4g} per 1M samples; {limit}."
     less = base.usd_per_1m.value - usd
     share = less / base.usd_per_1m.value
-    parts = [] if best.saves is None else [f"{_PART[best.saves[0]]} cost ${best.saves[1]:.3g} less"]
+    parts = [] if best.saves is None else [f"{PART_WORDS[best.saves[0]]} cost ${best.saves[1]:.3g} less"]
     if best.costs is not None:
-        parts.append(f"{_PART[best.costs[0]]} ${best.costs[1]:.3g} more")
+        parts.append(f"{PART_WORDS[best.costs[0]]} ${best.costs[1]:.3g} more")
     begins = "" if row.break_even_passes is None else f"; it is cheaper from pass {row.break_even_passes} on"
     cache = ""
     if row.peer_cache_bytes:

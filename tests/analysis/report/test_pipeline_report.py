@@ -10,11 +10,10 @@ import pytest
 from made_up_input import map_document, trace_document
 from made_up_profile import imagenet, profile
 
-from analysis.pipeline.plan import plan_pipeline
+from analysis.pipeline.plan import PART_WORDS, plan_pipeline
 from analysis.pipeline.presto_score import Weights
 from analysis.report.pipeline.build import build
 from analysis.report.pipeline.parts import Parts, PlanPart
-from analysis.report.pipeline.plan_sections import PART_WORDS
 from analysis.report.pipeline.profile_sections import MOST_BARS
 from experiments.parse.load import load
 from orchestrator.pipeline.plan_setting import plan_setting

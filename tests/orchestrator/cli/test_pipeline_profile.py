@@ -11,10 +11,10 @@ import pytest
 
 from analysis.pipeline.profile_records import Profile
 from orchestrator.cli.app import run
-from orchestrator.cli.commands.pipeline.out_folder import check_writable
 from orchestrator.pipeline.host_watch import HostWatch
 from orchestrator.pipeline.profiling import Wanted
 from orchestrator.pipeline.target import Target
+from orchestrator.pipeline.trace_options import check_folder
 
 
 @pytest.mark.parametrize(
@@ -39,25 +39,31 @@ def test_bad_options(arguments: list[str], says: str, capsys: pytest.CaptureFixt
     assert "Traceback" not in found.err
 
 
-@pytest.mark.parametrize("out", ["file", "file/deeper", "/proc/nowhere"])
+@pytest.mark.parametrize(
+    ("out", "words"),
+    [
+        ("file", "is not a folder; name another one"),
+        ("file/deeper", "cannot be written (Not a directory); choose another folder"),
+        ("/proc/nowhere", "cannot be written (No such file or directory); choose another folder"),
+    ],
+)
 @pytest.mark.usefixtures("own_home")
 def test_an_unwritable_folder_is_refused_before_anything_starts(
-    out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    out: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     monkeypatch.chdir(tmp_path)
     Path("file").write_text("")
     assert run(["pipeline", "profile", "imagenet", "--out", out]) == 2
     err = " ".join(capsys.readouterr().err.split())
-    assert f"--out: {tmp_path / out} cannot be written (" in err
-    assert "choose another folder" in err
+    assert f"--out: {tmp_path / out} {words}" in err
     assert "making" not in err
 
 
 def test_a_check_of_a_folder_leaves_nothing(tmp_path: Path):
     kept = tmp_path / "kept"
     kept.mkdir()
-    check_writable(kept / "a" / "b")
-    check_writable(kept)
+    check_folder("--out", kept / "a" / "b")
+    check_folder("--out", kept)
     assert list(tmp_path.rglob("*")) == [kept]
 
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from orchestrator.cli.commands.pipeline.out_folder import check_writable
 from orchestrator.cli.render.output import Format, as_json, rows_text
 
 if TYPE_CHECKING:
@@ -90,6 +89,7 @@ def map_pipeline(
     )
     from orchestrator.pipeline.opened import open_input
     from orchestrator.pipeline.target import find_target
+    from orchestrator.pipeline.trace_options import check_folder
 
     if exact and (lotus or events):
         raise UsageError(
@@ -107,7 +107,7 @@ def map_pipeline(
     found_target = find_target(target, tuple(set_ or ()))
     count = samples or (_EXACT_SAMPLES if exact else _SAMPLED_SAMPLES)
     here = Path.cwd()
-    check_writable(home_folder() / "maps" if out is None else here / out)
+    check_folder("--out", home_folder() / "maps" if out is None else here / out)
     try:
         with open_input(found_target, samples=count, progress=_say) as opened:
             read = read_samples(opened, count)

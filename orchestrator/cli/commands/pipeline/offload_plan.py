@@ -1,4 +1,4 @@
-"""What `orch pipeline plan` prints of a profile by sample: which first operations to run beside the storage."""
+"""What `orch pipeline plan` prints without an experiment: policies for running operations next to the storage."""
 
 from __future__ import annotations
 

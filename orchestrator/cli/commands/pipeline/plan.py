@@ -16,7 +16,7 @@ from orchestrator.cli.render.output import Format, as_json, rows_text
 from orchestrator.cli.render.terminal import say
 
 _PASSES, _WEIGHTS = "1,30", "1,1,1"
-_ALONE = "A profile by sample, without an experiment"
+_ALONE = "A profile of each sample, without an experiment"
 
 
 class Output(StrEnum):
@@ -126,13 +126,13 @@ def plan(
         float | None, typer.Option(metavar="N", help="Cores of the client.", rich_help_panel=_ALONE)
     ] = None,
     storage_cores: Annotated[
-        float | None, typer.Option(metavar="N", help="Cores beside the storage.", rich_help_panel=_ALONE)
+        float | None, typer.Option(metavar="N", help="Cores next to the storage.", rich_help_panel=_ALONE)
     ] = None,
     server_speed: Annotated[
         float | None,
         typer.Option(
             metavar="X",
-            help="Seconds of an operation beside the storage / on the client. [1]",
+            help="Seconds of an operation next to the storage / on the client. [1]",
             rich_help_panel=_ALONE,
         ),
     ] = None,
@@ -163,7 +163,7 @@ def plan(
         str | None,
         typer.Option(
             metavar="RENTED,SERVER",
-            help="Dollars an hour of all that is rented, and of the server beside the storage.",
+            help="Dollars an hour of all that is rented, and of the server next to the storage.",
             rich_help_panel=_ALONE,
         ),
     ] = None,
@@ -182,8 +182,8 @@ def plan(
     A strategy is what `orch pipeline profile` measured: operations that run once, codec, streams, workers and cache. It is
     compared with the one that stores and caches nothing. docs/pipeline-plan.md has the formulas.
 
-    Without an experiment, --profile names a profile by sample (index;raw;decoding;original_shape;..., in bytes, as SOPHON's
-    authors publish it), and the policies of running first operations beside the storage are compared (docs/offload.md).
+    Without an experiment, --profile names a profile of each sample (index;raw;decoding;original_shape;..., in bytes, as SOPHON's
+    authors publish it), and policies for running the first operations next to the storage are compared (docs/offload.md).
 
     Exit: 0 printed, 2 invalid option, or no profile that fits.
 

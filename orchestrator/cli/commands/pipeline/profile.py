@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from orchestrator.cli.commands.pipeline.out_folder import check_writable
 from orchestrator.cli.render.output import Format, rows_text
 
 if TYPE_CHECKING:
@@ -101,6 +100,7 @@ def profile(
     from orchestrator.pipeline.profiling import profile as measure
     from orchestrator.pipeline.strategy_runs import ProfileError
     from orchestrator.pipeline.target import find_target
+    from orchestrator.pipeline.trace_options import check_folder
 
     if samples < 1:
         raise UsageError(f"--samples {samples}: at least one sample must be measured; try --samples 128")
@@ -132,7 +132,7 @@ def profile(
     host = HostWatch()
     found_target = find_target(target, tuple(set_ or ()))
     here = Path.cwd()
-    check_writable(profiles_folder(home_folder()) if out is None else here / out)
+    check_folder("--out", profiles_folder(home_folder()) if out is None else here / out)
     try:
         found = measure(
             found_target,

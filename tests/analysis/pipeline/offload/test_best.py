@@ -128,3 +128,21 @@ def test_where_the_trainer_limits_nothing_is_offloaded():
     found = best(choices, machines)
     assert not found.chosen.any()
     assert (found.value, found.gap) == (1e4, 0.0)
+
+
+def test_with_some_offloaded_a_choice_worse_than_sending_as_stored_may_be_the_best():
+    """The first sample takes the server 100 s; the second grows by a byte, which its choice as stored is better than."""
+    profile = SampleProfile(
+        ["a", "b"],
+        ("op",),
+        np.array([1000.0, 1000.0]),
+        np.array([[10.0], [1001.0]]),
+        np.array([[100.0], [0.0]]),
+    )
+    choices, machines = choices_of(profile), Machines(0.0, 8e3, 1e4, 1)
+    assert undominated(choices)[1].tolist() == [True, False]
+    assert undominated(choices, some=True)[1].tolist() == [True, True]
+    found = best(choices, machines, some=True)
+    assert found.chosen.tolist() == [0, 1]
+    assert found.bound <= found.value * (1 + 1e-9)
+    assert found.gap < 1e-6
