@@ -47,7 +47,7 @@ def predicted_sps(near: Profile, link: Link) -> list[float]:
     for option in options_of(replace(near, generated=False)):
         m = option.measured
         path = link_of(option, far, m.wire_bytes)
-        found.append(rate(m.delivered_sps.value, _NEVER_WAITS_SPS, path, reads_ahead=option.reads_ahead)[0])
+        found.append(rate(m.delivered_sps.value, _NEVER_WAITS_SPS, path)[0])
     return found
 
 

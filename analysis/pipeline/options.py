@@ -13,8 +13,6 @@ from cloud.prices.book import PriceBook
 
 Bound = Literal["trainer", "link", "input"]
 """What limits a peer: its accelerator, the path to the store, or T4, which its own input delivers."""
-_LEAST_WINDOW_BYTES = 64 * 1024
-"""What a connection holds for a reader that is busy, at least: the window of a connection before it grows."""
 BOUNDS: tuple[Bound, ...] = ("trainer", "link", "input")  # of equal limits, the first one is named
 
 
@@ -59,7 +57,6 @@ class Option:
     source_wire_bytes: float  # a sample, of the shards that the first operations read
     source_stored_bytes: float  # a sample, of those shards
     first_pass: Measurement  # the same strategy without a cache if it was measured; it fills the cache
-    reads_ahead: bool = True  # whether samples are read while others run, or T4 was measured over the path
     shard_samples: float | None = (
         None  # of a shard, in the mean; None: so many that its round trip does not count
     )
@@ -71,7 +68,6 @@ class Link:
 
     transfer_s: float
     round_trip_s: float = 0.0  # a request per shard
-    window_s: float = math.inf  # how much of the transfer, at most, goes on while nothing is read
 
     @property
     def sps(self) -> float:
@@ -118,9 +114,6 @@ def options_of(profile: Profile) -> tuple[Option, ...]:
             source.wire_bytes,
             source.stored_bytes,
             uncached.get(replace(m.strategy, cache="none"), m),
-            reads_ahead=profile.link_mbps is not None
-            or m.strategy != replace(m.strategy, streams=1, workers=1)
-            or m.strategy.worker_kind == "process",
             # shards that were generated for the profile are smaller than those of a data set
             shard_samples=None if profile.generated or not m.shards else m.samples / m.shards,
         )
@@ -165,23 +158,11 @@ def link_of(option: Option, peer: PlanPeer, wire_bytes: float) -> Link:
     transfer_s = 0.0 if peer.stream_bps is None else 8 * wire_bytes / peer.stream_bps / streams
     rtt_s = peer.rtt_s or 0.0
     round_trip_s = rtt_s / option.shard_samples / streams if option.shard_samples else 0.0
-    filled_s = 0.0 if peer.stream_bps is None else 8 * _LEAST_WINDOW_BYTES / peer.stream_bps
-    return Link(transfer_s, round_trip_s, max(rtt_s, filled_s))
+    return Link(transfer_s, round_trip_s)
 
 
-def rate(t4_sps: float, trainer_sps: float, link: Link, *, reads_ahead: bool = True) -> tuple[float, Bound]:
-    """Return min(T4, trainer's rate, link's rate), and which of them it is.
-
-    Without `reads_ahead`, one thread waits for a shard's round trip, reads a sample and then runs its operations
-    (`decoding.decoded`). While they run, the path goes on filling its window, which holds what a round trip carries: a
-    sample takes round trip + operations + what is left of the transfer. The longer one of path and operations is the bound.
-    """
-    if not reads_ahead:
-        own_s = 1 / t4_sps
-        both_sps = 1 / (own_s + link.round_trip_s + max(0.0, link.transfer_s - min(own_s, link.window_s)))
-        if both_sps < trainer_sps:
-            return both_sps, "link" if link.sps < t4_sps else "input"
-        return trainer_sps, "trainer"
+def rate(t4_sps: float, trainer_sps: float, link: Link) -> tuple[float, Bound]:
+    """Return min(T4, trainer's rate, link's rate), and which of them it is: each goes on while the others work."""
     rates: dict[Bound, float] = {"trainer": trainer_sps, "link": link.sps, "input": t4_sps}
     bound = min(BOUNDS, key=lambda name: rates[name])
     return rates[bound], bound
@@ -189,18 +170,14 @@ def rate(t4_sps: float, trainer_sps: float, link: Link, *, reads_ahead: bool = T
 
 def phases(option: Option, peer: PlanPeer, share_samples: float) -> tuple[Phase, Phase]:
     """Return a peer's first pass over its share, and its later passes."""
-    measured, ahead = option.measured, option.reads_ahead
-    first, first_bound = rate(
-        option.first_pass.delivered_sps.value,
-        peer.trainer_sps,
-        link_of(option, peer, measured.wire_bytes),
-        reads_ahead=ahead,
+    measured, first_t4, later_t4 = (
+        option.measured,
+        option.first_pass.delivered_sps,
+        option.measured.delivered_sps,
     )
+    first, first_bound = rate(first_t4.value, peer.trainer_sps, link_of(option, peer, measured.wire_bytes))
     later, later_bound = rate(
-        measured.delivered_sps.value,
-        peer.trainer_sps,
-        link_of(option, peer, measured.later_wire_bytes),
-        reads_ahead=ahead,
+        later_t4.value, peer.trainer_sps, link_of(option, peer, measured.later_wire_bytes)
     )
     return Phase(share_samples, first, first_bound), Phase(math.inf, later, later_bound)
 

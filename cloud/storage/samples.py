@@ -6,7 +6,7 @@ import heapq
 import random
 import tarfile
 import threading
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
@@ -68,8 +68,9 @@ class SampleReader:
     with the next sample. `set_shards` may be called at any time from any thread and takes effect after the current
     shard. Iteration raises the errors of `open_shard` and read_shard.
 
-    `streams`: shards that are downloaded at once, the one being read and the next ones. They change neither the samples nor
-    their order, nor the sample before which an error is raised. With more than one, `open_shard` is called in other threads.
+    `streams`: shards that are downloaded at once, in other threads, in which `open_shard` is called: the one being read and
+    the next ones; when a shard has been read into the buffer, the one after them begins. They change neither the samples nor
+    their order, nor the sample before which an error is raised.
     """
 
     def __init__(
@@ -82,8 +83,7 @@ class SampleReader:
         cursor: Cursor | None = None,
         streams: int = 1,
     ) -> None:
-        self._open_shard = open_shard
-        self._streams = Streams(open_shard, streams) if streams > 1 else None
+        self._streams = Streams(open_shard, streams)
         self._seed = seed
         self._shuffle = shuffle
         self._cursor = cursor or Cursor()
@@ -117,8 +117,7 @@ class SampleReader:
             )
         with self._lock:
             self._shards = frozenset(shards)
-        if self._streams is not None:
-            self._streams.retain(shards)
+        self._streams.retain(shards)
 
     def start_at(self, cursor: Cursor) -> None:
         """Change the position before the first sample is read."""
@@ -133,8 +132,7 @@ class SampleReader:
     def close(self) -> None:
         """Close the shard being read, and end the downloads of the next ones."""
         self._samples.close()
-        if self._streams is not None:
-            self._streams.close()
+        self._streams.close()
 
     def _endless(self) -> Generator[Sample, None, None]:
         while True:
@@ -156,18 +154,12 @@ class SampleReader:
             left = self._shards.difference(at.done)
         return min(left, key=lambda shard: self._order(at.epoch, shard), default="")
 
-    def _open(self, shard: str, at: Cursor) -> BinaryIO:
-        if self._streams is None:
-            return self._open_shard(shard)
-        return self._streams.open(shard, self._following(shard, at, self._streams.count - 1))
-
-    def _following(self, shard: str, at: Cursor, most: int) -> list[str]:
-        """At most `most` shards that come after `shard` if the share stays, all different.
+    def _following(self, epoch: int, done: Collection[str], most: int, reading: str = "") -> list[str]:
+        """At most `most` shards that come next if the share stays, all different and not `reading`.
 
         They end before a shard that comes again: it may be in the cache by then.
         """
         found: list[str] = []
-        epoch, done = at.epoch, (*at.done, shard)
         while len(found) < most:
             with self._lock:
                 left = self._shards.difference(done)
@@ -175,20 +167,23 @@ class SampleReader:
                 most - len(found), left, key=partial(self._order, epoch)
             )  # each is hashed once a pass
             for one in following:
-                if one == shard or one in found:
+                if one == reading or one in found:
                     return found
                 found.append(one)
             epoch, done = epoch + 1, ()
         return found
 
     def _whole(self, shard: str, at: Cursor) -> Iterator[Sample]:
-        count = 0
-        for sample in read_shard(shard, self._open(shard, at)):
+        done, count = (*at.done, shard), 0
+        ahead = self._following(at.epoch, done, self._streams.count - 1, shard)
+        for sample in read_shard(shard, self._streams.open(shard, ahead)):
             count += 1
             yield sample
         if not count:
             raise CorruptShardError(shard, 0, "the tar contains no samples")
         self._sizes[shard] = count
+        # the buffer still holds samples of this shard: without this, nothing would be downloaded while they are used
+        self._streams.begin(self._following(at.epoch, done, self._streams.count))
 
     def _order(self, epoch: int, shard: str) -> bytes:
         # Ordered by hash instead of a shuffled list: changing the share does not change the order of the other shards.

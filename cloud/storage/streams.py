@@ -12,17 +12,18 @@ from typing import Any, BinaryIO, cast
 
 from cloud.storage.errors import StorageError, is_final
 
-AHEAD_BYTES = 1 << 30
+AHEAD_BYTES = 256 << 20  # of each stream
 _CHUNK_BYTES = 256 * 1024
 _JOIN_S = 0.5
 
 
 @dataclass(eq=False)
 class _Download:
-    """A shard on its way. `place`: 0 for the shard being read, 1 for the next one, and so on."""
+    """A shard on its way. `place`: its number in the order of reading, from 0 on."""
 
     shard: str
     place: int
+    wanted: bool = False  # its reader has opened it
     chunks: deque[bytes] = field(default_factory=deque)
     opened: bool = False
     ended: bool = False  # all bytes have arrived, or `error` follows them
@@ -34,17 +35,18 @@ class _Download:
 class Streams:
     """Opens shards in an order that the caller knows in advance, and downloads up to `count` of them at once.
 
-    The bytes of a file, and where it raises an error, are those of `open_shard`. Downloaded and not yet read are at most
-    `limit_bytes` and one chunk per stream; the shards read first have precedence. `open` and the files belong to one
-    thread; `retain` may be called in any thread.
+    The bytes of a file, and where it raises an error, are those of `open_shard`, which is called in other threads.
+    Downloaded and not yet read are at most `limit_bytes` (None: `AHEAD_BYTES` per stream) and one chunk per stream; the
+    shards read first have precedence. `open`, `begin` and the files belong to one thread; `retain` may be called in any
+    thread.
     """
 
     def __init__(
-        self, open_shard: Callable[[str], BinaryIO], count: int, *, limit_bytes: int = AHEAD_BYTES
+        self, open_shard: Callable[[str], BinaryIO], count: int, *, limit_bytes: int | None = None
     ) -> None:
         self.count = count
         self._open_shard = open_shard
-        self._limit_bytes = limit_bytes
+        self._limit_bytes = count * AHEAD_BYTES if limit_bytes is None else limit_bytes
         self._changed = threading.Condition()
         self._downloads: dict[str, _Download] = {}
         self._leaving: list[threading.Thread] = []  # of dropped downloads
@@ -57,17 +59,12 @@ class Streams:
 
         Downloads of other shards are dropped. Raises what `open_shard` raised for `shard`.
         """
-        window = list(dict.fromkeys((shard, *following)))[: self.count]
         with self._changed:
             if self._closed:
                 raise RuntimeError(f"{shard} is opened after its streams were closed")
-            self._drop_all_but(window)
-            for place, name in enumerate(window):
-                if name in self._downloads:
-                    self._downloads[name].place = place
-                else:
-                    self._start(name, place)
+            self._keep_on((shard, *following))
             found = self._downloads[shard]
+            found.wanted = True
             self._changed.notify_all()
             while not (found.opened or found.ended or found.dropped):
                 self._changed.wait()
@@ -76,10 +73,16 @@ class Streams:
                 raise found.error
         return io.BufferedReader(_File(self, found), _CHUNK_BYTES)
 
+    def begin(self, following: Sequence[str]) -> None:
+        """Start downloading the first `count` of `following` while no shard is being read, and drop all others."""
+        with self._changed:
+            if not self._closed:
+                self._keep_on(following)
+
     def retain(self, shards: Collection[str]) -> None:
         """Drop the downloads of shards that are not in `shards`, apart from the one being read."""
         with self._changed:
-            reading = [one.shard for one in self._downloads.values() if one.place == 0]
+            reading = [one.shard for one in self._downloads.values() if one.wanted]
             self._drop_all_but({*shards, *reading})
 
     def close(self) -> None:
@@ -113,6 +116,17 @@ class Streams:
         with self._changed:
             if not download.dropped:
                 self._drop(download)
+
+    def _keep_on(self, shards: Sequence[str]) -> None:
+        """Download the first `count` of these shards and no others."""
+        window = list(dict.fromkeys(shards))[: self.count]
+        self._drop_all_but(window)
+        for place, name in enumerate(window):
+            if name in self._downloads:
+                self._downloads[name].place = place
+            else:
+                self._start(name, place)
+        self._changed.notify_all()
 
     def _start(self, shard: str, place: int) -> None:
         download = _Download(shard, place)
@@ -150,7 +164,7 @@ class Streams:
         file: Any = None
         try:
             while self._wait_for_room(download):
-                needed = download.place == 0
+                needed = download.wanted
                 try:
                     if file is None:
                         file = self._open_shard(download.shard)
@@ -184,14 +198,14 @@ class Streams:
             return not download.dropped
 
     def _has_room(self, download: _Download) -> bool:
-        if download.place == 0 and not download.chunks:
+        if download.wanted and not download.chunks:
             return True  # its reader waits
         return self._held_bytes * self.count < self._limit_bytes * (self.count - download.place)
 
     def _wait_until_read(self, download: _Download) -> bool:
         """Wait until it is the shard's turn to be read; False: the download was dropped."""
         with self._changed:
-            while not (download.dropped or download.place == 0):
+            while not (download.dropped or download.wanted):
                 self._changed.wait()
             return not download.dropped
 

@@ -101,18 +101,38 @@ def test_samples_order_and_cursor_are_those_of_one_stream(shards, cuts, streams,
     assert read(streams, Store(OBJECTS, cuts)) == read(1, Store(OBJECTS))
 
 
-def test_one_stream_calls_the_opener_in_the_readers_thread_and_only_when_it_is_read():
-    opened: list[tuple[str, int]] = []
-
-    def open_shard(shard: str) -> BinaryIO:
-        opened.append((shard, threading.get_ident()))
-        return io.BytesIO(OBJECTS[shard.removeprefix("s3://b/")])
-
-    source = reader(URLS, open_shard)
-    seen(source, 6)
+@pytest.mark.parametrize("streams", [1, 2])
+def test_the_next_shard_is_downloaded_while_the_buffered_samples_of_one_are_used(streams):
+    """No sooner with one stream. All five samples of a shard are in the buffer before the first one is returned."""
+    store = Store(OBJECTS)
+    source = reader(URLS, opener(store).open, shuffle=100, streams=streams)
+    seen(source, 1)
+    wait_until(lambda: len(store.requests) == 1 + streams)
+    first, *ahead = [request["Key"] for request in store.requests]
+    assert {sample["__url__"] for sample, _ in seen(source, 4)} == {f"s3://b/{first}"}
+    assert next(source)["__url__"] == f"s3://b/{ahead[0]}"
     source.close()
-    assert len(opened) == 2
-    assert {thread for _, thread in opened} == {threading.get_ident()}
+
+
+def test_one_stream_downloads_one_shard_at_a_time():
+    """The next one begins when the one before has been read to its end."""
+    data = {name: name.encode() * (8 << 18) for name in "ab"}
+    opened: list[str] = []
+
+    def open_shard(name: str) -> BinaryIO:
+        opened.append(name)
+        return io.BytesIO(data[name])
+
+    streams = Streams(open_shard, 1)
+    with streams.open("a", ["b"]) as file:
+        assert file.read() == data["a"]
+        assert opened == ["a"]
+    streams.begin(["b"])
+    wait_until(lambda: streams.most_held_bytes == len(data["b"]))
+    with streams.open("b", []) as file:
+        assert file.read() == data["b"]
+    assert opened == ["a", "b"]
+    streams.close()
 
 
 def read_all(source: SampleReader) -> tuple[list[str], Exception]:
