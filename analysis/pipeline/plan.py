@@ -18,6 +18,8 @@ Verdict = Literal["baseline", "pays", "does_not", "no_difference", "too_large", 
 PARTS = ("vm", "data", "storage", OFFLINE)
 """Of the dollars: VMs while training, bytes from the store, stored bytes, the work before training."""
 
+_LEAST_DIFFERENCE = 0.001  # of the larger dollars
+
 PART_WORDS = {
     "vm": "VMs",
     "data": "bytes from the store",
@@ -175,12 +177,14 @@ def difference(of: Interval, other: Interval) -> Interval:
 
 
 def verdict_of(usd: Interval | None, baseline: Interval | None) -> Verdict:
-    """Return whether a strategy is cheaper than the baseline."""
+    """Return whether a strategy is cheaper than the baseline. Less than a thousandth is no difference."""
     if usd is None or baseline is None:
         return "unknown"
     found = difference(usd, baseline)
     if found.low is None or found.high is None:
         return "unknown"
+    if abs(found.value) < _LEAST_DIFFERENCE * max(usd.value, baseline.value):
+        return "no_difference"
     return "pays" if found.high < 0 else "does_not" if found.low > 0 else "no_difference"
 
 

@@ -29,6 +29,8 @@ def _verdicts(found) -> dict[str, str]:
         (Interval(3, 2.9, 3.1), Interval(2, 1.9, 2.1), "does_not"),
         (Interval(2.9, 2.7, 3.1), Interval(3, 2.9, 3.1), "no_difference"),
         (Interval(3, 3, 3), Interval(3, 3, 3), "no_difference"),
+        (Interval(9.029, 9.029, 9.029), Interval(9.02901, 9.02901, 9.02901), "no_difference"),
+        (Interval(0, 0, 0), Interval(3, 3, 3), "pays"),
         (Interval(2, None, None), Interval(3, 3, 3), "unknown"),
         (None, Interval(3, 3, 3), "unknown"),
         (Interval(2, 1, 3), None, "unknown"),
