@@ -206,8 +206,12 @@ def _use(numbers: RunNumbers, line: CostLine, usd: Decimal, quantity: float) -> 
         ladder = book.storage_ladder(here)
     elif book is not None:
         public = line_place(numbers, line)[1] == "same_zone_public"
-        is_data = line.kind == "data"
-        ladder = book.store_ladder(here, there) if is_data else book.ladder(here, there, public=public)
+        if line.kind == "data":
+            ladder = book.store_ladder(here, there)
+        elif line.dst == STORE and there != INTERNET:
+            ladder = book.upload_ladder(here, there)
+        else:
+            ladder = book.ladder(here, there, public=public)
     unit = ladder.tiers[0].unit if ladder else "GB"
     priced = amount / UNIT_BYTES[unit]
     consumed, consumed_unit = amount, "B"

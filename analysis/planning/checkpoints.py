@@ -62,7 +62,7 @@ def planned_checkpoints(
     one, count = checkpoint_bytes(spec), _count(spec, duration_s, start_epoch)
     usd = None
     if one is not None and count is not None:
-        usd = book.egress(place, spec.data.location, one * count)
+        usd = book.upload(place, spec.data.location, one * count)
     firsts = [slot.places[0].infra for slot in slots(spec)]
     restore = None if one is None else _sum(book.store_egress(spec.data.location, at, one) for at in firsts)
     kept = (
@@ -81,7 +81,7 @@ def writers_of(spec: ExperimentSpec, book: PriceBook | None) -> tuple[str, ...]:
     """
 
     def usd(place: str) -> Decimal:
-        price = None if book is None else book.egress(place, spec.data.location, _GB)
+        price = None if book is None else book.upload(place, spec.data.location, _GB)
         return Decimal("Infinity") if price is None else price
 
     return tuple(slot.name for slot in sorted(slots(spec), key=lambda slot: usd(slot.places[0].infra)))
@@ -101,7 +101,7 @@ def upload_usd(spec: ExperimentSpec, book: PriceBook) -> Decimal | None:
     if spec.checkpoint is None:
         return Decimal(0)
     one = checkpoint_bytes(spec)
-    usd = [None if one is None else book.egress(place, spec.data.location, one) for place in _places(spec)]
+    usd = [None if one is None else book.upload(place, spec.data.location, one) for place in _places(spec)]
     known = [amount for amount in usd if amount is not None]
     return max(known) if len(known) == len(usd) else None
 
@@ -146,7 +146,11 @@ def unpriced_uploads(spec: ExperimentSpec, book: PriceBook) -> list[str]:
         return []
     store = spec.data.location
     return [
-        *(f"{place} to the store in {store}" for place in _places(spec) if book.ladder(place, store) is None),
+        *(
+            f"{place} to the store in {store}"
+            for place in _places(spec)
+            if book.upload_ladder(place, store) is None
+        ),
         *([f"storage at {store}"] if book.storage_ladder(store) is None else ()),
     ]
 
@@ -156,14 +160,16 @@ def missing_uploads(spec: ExperimentSpec, book: PriceBook) -> list[MissingPrice]
     if spec.checkpoint is None:
         return []
     store = spec.data.location
-    lacking = [place for place in _places(spec) if book.ladder(place, store) is None]
+    lacking = [place for place in _places(spec) if book.upload_ladder(place, store) is None]
     missing = [missing_egress(book, place, store, public=False) for place in lacking]
     return missing if book.storage_ladder(store) is not None else [*missing, missing_storage(store)]
 
 
 def upload_prices(spec: ExperimentSpec, book: PriceBook) -> list[Price]:
     """List the rows on which `upload_usd` rests, each ladder by its first tier."""
-    ladders = [book.ladder(place, spec.data.location) for place in _places(spec)] if spec.checkpoint else []
+    ladders = (
+        [book.upload_ladder(place, spec.data.location) for place in _places(spec)] if spec.checkpoint else []
+    )
     return [ladder.tiers[0] for ladder in ladders if ladder is not None]
 
 

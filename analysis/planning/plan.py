@@ -301,7 +301,7 @@ def plan_of(
         if not rented:  # the paper's prices are old on purpose: emulated runs are compared with it
             old = tuple(o for o in old if not (o.price.origin or "").startswith(f"{EMULATED_BOOK}.csv:"))
     planned = [*_priced(peers), *traffic_prices(spec, book, rented=rented)]
-    notes += unused_rows(spec, book, planned, rented=rented)
+    notes += unused_rows(spec, book, planned)
     warmup_end, measured = spec.measure.after(start_epoch)
     epochs = warmup_end - start_epoch + measured
     expected, raw = (emulation.study_epoch_s, emulation.epoch_s) if emulation else (None, None)

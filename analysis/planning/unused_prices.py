@@ -15,9 +15,7 @@ from metrics.readable import few
 _SHOWN = 4
 
 
-def unused_rows(
-    spec: ExperimentSpec, book: PriceBook, planned: Iterable[Price], *, rented: bool
-) -> list[str]:
+def unused_rows(spec: ExperimentSpec, book: PriceBook, planned: Iterable[Price]) -> list[str]:
     """Return a note on the rows of the files after the first of the experiment's `prices` that price nothing; [] if none.
 
     `planned`: the rows that price the plan's VMs and its traffic. A row counts as used if another tier or date of the same
@@ -28,7 +26,7 @@ def unused_rows(
     places = [place.infra for slot in slots(spec) for place in slot.places]
     clouds = {place.partition("/")[0] for place in places}
     ladders = [book.storage_ladder(spec.data.location)]
-    ladders += [book.ladder(place, spec.data.location, public=rented) for place in dict.fromkeys(places)]
+    ladders += [book.upload_ladder(place, spec.data.location) for place in dict.fromkeys(places)]
     used = {row.key for row in planned} | {ladder.key for ladder in ladders if ladder is not None}
     used |= {
         row.key

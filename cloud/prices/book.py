@@ -147,6 +147,18 @@ class PriceBook:
                 return found
         return None
 
+    def upload_ladder(self, src: str, store: str, on: date | None = None) -> Ladder | None:
+        """Return the price tiers of a byte that a VM at `src` sends to the object store at `store`; None: unknown.
+
+        Inside the store's region it is the price at which the store sends there: clouds bill neither way. A book without
+        that price, and all other ways, as `ladder`.
+        """
+        if store_egress_class(store, src) == "same_region":
+            inside = self._most_specific(store.split("/")[0], "store_egress", store, src, "same_region", on)
+            if inside:
+                return inside
+        return self.ladder(src, store, on)
+
     def store_ladder(self, store: str, dst: str, on: date | None = None) -> Ladder | None:
         """Return the price tiers of a byte sent by the object store at location `store` to `dst`; None: unknown.
 
@@ -180,6 +192,11 @@ class PriceBook:
         """
         ladder = self.ladder(src, dst, on, public=public)
         return tiered_usd(ladder, sent_bytes, already_bytes) if ladder else None
+
+    def upload(self, src: str, store: str, sent_bytes: int) -> Decimal | None:
+        """Dollars for bytes that a VM sends to the object store at location `store`; None: unknown."""
+        ladder = self.upload_ladder(src, store)
+        return tiered_usd(ladder, sent_bytes) if ladder else None
 
     def store_egress(
         self, store: str, dst: str, read_bytes: int, already_bytes: int = 0, on: date | None = None

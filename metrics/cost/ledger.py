@@ -187,7 +187,7 @@ def egress_lines(rows: Iterable[Traffic], terms: Terms, month: str = "") -> list
     for row in rows:
         pair = (row.src, row.dst, row.kind, row.src_location or "", row.dst_location or "")
         amounts.setdefault(pair, []).append(row.bytes)
-    ladders: dict[tuple[str, str, bool], Ladder | None] = {}
+    ladders: dict[tuple[str, str, str], Ladder | None] = {}
     used: dict[tuple[str, ...], int] = {}
     lines: list[CostLine] = []
     for (src, dst, kind, here, there), parts in sorted(amounts.items()):
@@ -200,9 +200,13 @@ def egress_lines(rows: Iterable[Traffic], terms: Terms, month: str = "") -> list
             reason = f"unknown place: {where}"
         else:
             end = there or (INTERNET if kind in ("store", CHECKPOINT, "control", "internet") else "")
-            way = (here, end, kind == "same_zone_public")
+            way = (here, end, kind)
             if way not in ladders:
-                ladders[way] = terms.book.ladder(here, end, public=way[2])
+                ladders[way] = (
+                    terms.book.upload_ladder(here, end)
+                    if there and kind in ("store", CHECKPOINT)
+                    else terms.book.ladder(here, end, public=kind == "same_zone_public")
+                )
             ladder = ladders[way]
             reason = terms.book.name if ladder else f"no price for {kind} egress, {where}"
         lines += _priced("egress", what, (src, dst), sent, ladder, used, reason, month)

@@ -55,7 +55,7 @@ def test_size_number_and_dollars_of_the_cheapest_writer() -> None:
     found = planned_checkpoints(spec, LISTED, None)
     assert found is not None
     assert (found.writer, found.location, found.count) == ("g1-0", IOWA, 4)  # after 3, 6, 9 and 11
-    assert found.usd == LISTED.egress(IOWA, "gcp/us-central1", 4 * 60_192_808 * 4 * 3)
+    assert found.usd == 0, "clouds bill nothing for what a VM sends to a store of its region"
     down = [LISTED.store_egress("gcp/us-central1", at, 60_192_808 * 4 * 3) or 0 for at in (IRELAND, IOWA)]
     assert (found.restore_usd, found.kept_usd) == (sum(down), None)
     for_a_month = planned_checkpoints(spec, LISTED, 730 * 3600.0)

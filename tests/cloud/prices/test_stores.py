@@ -223,3 +223,20 @@ def test_a_class_is_compared_with_the_other_book_s_price_of_any_class():
         _book(ANY), _book(ANY, ANY.replace("*,*,*", "*,*,same_region").replace("0.05", "0"))
     )
     assert (found.key[-1], found.usd, found.other_usd) == ("same_region", Decimal("0.05"), Decimal(0))
+
+
+def test_what_a_vm_sends_to_a_store_of_its_own_region_is_free_as_the_way_back():
+    for store, vm in ((OREGON, "aws/us-west-2/us-west-2b"), ("gcp/us-central1", IOWA)):
+        assert LISTED.upload(vm, store, 1000 * GB) == 0
+        assert LISTED.ladder(vm, store) != LISTED.upload_ladder(vm, store), "between two zones it costs"
+
+
+@given(st.sampled_from(LOCATIONS), st.sampled_from(LOCATIONS))
+def test_all_other_uploads_are_egress(src: str, store: str):
+    if store_egress_class(store, src) != "same_region":
+        assert LISTED.upload_ladder(src, store) == LISTED.ladder(src, store)
+
+
+def test_a_book_without_a_price_inside_the_store_s_region_takes_that_between_zones():
+    own = _book("aws,egress,*,*,inter_zone,GB,0,0.02,,2026-01-01,here")
+    assert own.upload("aws/us-west-2/us-west-2b", OREGON, 100 * GB) == Decimal(2)

@@ -304,3 +304,16 @@ def test_seconds_are_rounded_as_the_book_says(seconds, increment, minimum, milli
             naive += (int(used - naive) // increment - 5) * increment
     assert billed_seconds(row, 0, [], _terms(_book(price))) == max(naive, minimum)
     assert billed_seconds(row, 0, [], _terms(book=None)) == Decimal(repr(used))
+
+
+@pytest.mark.parametrize("kind", ["store", "checkpoint"])
+def test_what_goes_to_a_store_of_the_vms_region_is_free_and_to_another_vm_there_is_not(kind: str) -> None:
+    book, here, store = load("list-2026-11"), "gcp/us-central1/us-central1-a", "gcp/us-central1"
+    rows = [
+        Traffic("a", "store", here, store, kind, 10**9),
+        Traffic("a", "b", here, "gcp/us-central1/us-central1-b", "inter_zone", 10**9),
+    ]
+    usd = {line.dst: line.usd for line in egress_lines(rows, _terms(book))}
+    assert usd["store"] == 0
+    assert usd["b"] is not None
+    assert usd["b"] > 0
