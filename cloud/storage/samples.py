@@ -35,7 +35,7 @@ def read_shard(shard: str, file: BinaryIO) -> Iterator[Sample]:
         yield sample
 
 
-def read_entries(shard: str, file: BinaryIO) -> Iterator[tuple[tarfile.TarInfo, Sample]]:
+def read_entries(shard: str, file: BinaryIO) -> Generator[tuple[tarfile.TarInfo, Sample], None, None]:
     """Do the same, and give the tar's entry of each sample's first member; its `offset` counts from the file's start."""
     first = tarfile.TarInfo()
     sample: Sample = {}

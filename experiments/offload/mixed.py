@@ -43,11 +43,6 @@ class Transformer:
         self._plan = plan
         self._firsts: dict[Choice, OffloadedOps] = {}
 
-    def is_offloaded(self, key: str) -> bool:
-        """Whether the plan has operations for this sample."""
-        choice = self._plan.choices.get(key)
-        return choice is not None and choice.ops > 0
-
     def __call__(self, sample: Sample, pass_number: int) -> Record:
         """Return the sample with the values of its operations, or as it is stored if the plan has none for it.
 

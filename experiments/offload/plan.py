@@ -63,6 +63,11 @@ class OffloadPlan:
         """SHA-256 (hex) of the document: client and server compare it."""
         return sha256(self.to_json().encode()).hexdigest()
 
+    def offloads(self, key: str) -> bool:
+        """Whether operations of this sample run on the server."""
+        choice = self.choices.get(key)
+        return choice is not None and choice.ops > 0
+
     @classmethod
     def from_json(cls, text: str, where: str) -> OffloadPlan:
         """Parse a document; `where` names it in messages. Raises PlanError."""

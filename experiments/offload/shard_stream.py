@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tarfile
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 
@@ -29,53 +29,57 @@ class Ahead:
     held_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """A sample that is being transformed; `size_bytes` as it is stored."""
+
+    size_bytes: int
+    future: Future[bytes]
+
+    @property
+    def held_bytes(self) -> int:
+        future = self.future
+        is_there = future.done() and not future.cancelled() and future.exception() is None
+        return len(future.result()) if is_there else self.size_bytes
+
+
 def transformed_shard(
     entries: Iterator[tuple[tarfile.TarInfo, Sample]],
     start: int,
-    transform: Callable[[Sample], Future[Record]],
+    transform: Callable[[Sample, dict[str, str]], Future[bytes]],
     ahead: Ahead,
 ) -> Iterator[bytes]:
     """Yield the tar from sample `start` on, a sample at a time; `entries` are those of the whole source.
 
-    The bytes from a sample on are the same wherever the stream begins. Raises RefusedError if the source has fewer
-    samples than `start`, what reading the source raises, and what the futures raise.
+    `transform` gets a sample and its pax headers, and makes what `sample_bytes` returns. The bytes from a sample on are
+    the same wherever the stream begins. Raises RefusedError if the source has fewer samples than `start`, what reading
+    the source raises, and what the futures raise.
     """
-    waiting: deque[tuple[int, int, int, Future[Record]]] = deque()  # number, offset, bytes as stored
+    waiting: deque[_Waiting] = deque()
     number = 0
     try:
-        for entry, sample in entries:
-            number += 1
+        for number, (entry, sample) in enumerate(entries, start=1):
             if number <= start:
                 continue
+            headers = {OFFSET_HEADER: str(entry.offset)} if (number - 1) % OFFSET_EVERY == 0 else {}
             size_bytes = sum(len(data) for data in sample.values() if isinstance(data, bytes))
-            waiting.append((number - 1, entry.offset, size_bytes, transform(sample)))
-            while waiting and (_is_full(waiting, ahead) or waiting[0][3].done()):
-                yield _next(waiting)
+            waiting.append(_Waiting(size_bytes, transform(sample, headers)))
+            while waiting and (_is_full(waiting, ahead) or waiting[0].future.done()):
+                yield waiting[0].future.result()
+                waiting.popleft()
         if number < start:
             raise RefusedError(416, f"the shard has {number} samples, so it cannot be read from {start} on")
         while waiting:
-            yield _next(waiting)
+            yield waiting[0].future.result()
+            waiting.popleft()
         yield END_OF_TAR
     finally:
-        for *_, future in waiting:
-            future.cancel()
+        for one in waiting:
+            one.future.cancel()
 
 
-def _is_full(waiting: deque[tuple[int, int, int, Future[Record]]], ahead: Ahead) -> bool:
-    if len(waiting) >= ahead.samples:
-        return True
-    held = 0
-    for _, _, size_bytes, future in waiting:
-        is_there = future.done() and not future.cancelled() and future.exception() is None
-        held += sum(map(len, future.result().members.values())) if is_there else size_bytes
-    return held > ahead.held_bytes
-
-
-def _next(waiting: deque[tuple[int, int, int, Future[Record]]]) -> bytes:
-    number, offset, _, future = waiting[0]
-    record = future.result()
-    waiting.popleft()
-    return sample_bytes(record, {OFFSET_HEADER: str(offset)} if number % OFFSET_EVERY == 0 else {})
+def _is_full(waiting: Collection[_Waiting], ahead: Ahead) -> bool:
+    return len(waiting) >= ahead.samples or sum(one.held_bytes for one in waiting) > ahead.held_bytes
 
 
 def sample_bytes(record: Record, pax_headers: dict[str, str]) -> bytes:

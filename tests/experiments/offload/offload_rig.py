@@ -10,10 +10,16 @@ import numpy as np
 from PIL import Image
 
 from cloud.storage.samples import read_entries, read_shard
-from experiments.offload.mixed import Transformer
+from experiments.offload.certificate import Certificate, server_context
+from experiments.offload.cores import Cores
+from experiments.offload.job import Job
+from experiments.offload.mixed import MixedPipeline, Transformer
 from experiments.offload.plan import Choice, OffloadPlan
-from experiments.offload.shard_stream import Ahead, transformed_shard
+from experiments.offload.reader import OffloadReader, Patience, ServerAddress
+from experiments.offload.server import Limits, OffloadServer
+from experiments.offload.shard_stream import Ahead, sample_bytes, transformed_shard
 from experiments.pipeline.builtin import imagenet
+from tests.cloud.storage_fakes import FakeStore, make_tar, opener
 
 PIPELINE = imagenet.pipeline(size=16, classes=10)
 SEED = 7
@@ -55,9 +61,9 @@ def stream(tar: bytes, plan: OffloadPlan, pass_number: int, start: int = 0, url:
     """The transformed shard, made in this process."""
     transformer = Transformer(PIPELINE, plan)
 
-    def transform(sample):
+    def transform(sample, headers):
         done = Future()
-        done.set_result(transformer(sample, pass_number))
+        done.set_result(sample_bytes(transformer(sample, pass_number), headers))
         return done
 
     entries = read_entries(url, io.BytesIO(tar))
@@ -66,3 +72,96 @@ def stream(tar: bytes, plan: OffloadPlan, pass_number: int, start: int = 0, url:
 
 def read_bytes(tar: bytes):
     return lambda _pass_number=0: read_shard(URL, io.BytesIO(tar))
+
+
+TOKEN = "0123456789abcdef"
+CERTIFICATE = Certificate.make()
+
+
+def reader_of(
+    server_port: int, its_plan: OffloadPlan, store, patience=None, reports=None, **changes
+) -> OffloadReader:
+    """A reader that reads from a FakeStore when the server at this port is lost."""
+    at = {
+        "host": "127.0.0.1",
+        "port": server_port,
+        "certificate": CERTIFICATE.certificate,
+        "fingerprint": PIPELINE.fingerprint(),
+        "plan": its_plan.sha256,
+        "token": TOKEN,
+        **changes,
+    }
+    report = (lambda _sentence: None) if reports is None else reports.append
+    return OffloadReader(ServerAddress(**at), opener(store), patience=patience or QUICK, report=report)
+
+
+QUICK = Patience(connect_s=2, silent_s=1, sample_s=3, retry_s=0.1)
+
+
+class Server:
+    """A server in this process with real worker processes, over a FakeStore."""
+
+    def __init__(
+        self, folder, plan: OffloadPlan, store, *, cores=1, port=0, job=None, sample_s=20.0, **limits
+    ):
+        self.reports: list[str] = []
+        self.job = job or Job(
+            "imagenet", plan, frozenset(store.urls), {"a-0": TOKEN}, {"size": 16, "classes": 10}
+        )
+        self.cores = Cores(
+            self.job, cores, limit_s=sample_s, memory_bytes=1 << 30, report=self.reports.append
+        )
+        try:
+            self.http = OffloadServer(
+                self.job,
+                self.cores,
+                opener(store).open,
+                server_context(*CERTIFICATE.write(folder)),
+                host="127.0.0.1",
+                port=port,
+                limits=Limits(**limits),
+                report=self.reports.append,
+            )
+        except BaseException:
+            self.cores.close()
+            raise
+        self.port = self.http.port
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.http.stop()
+        self.cores.close()
+
+
+class Store(FakeStore):
+    """Shards of photos by URL."""
+
+    def __init__(self, shards: int, count: int):
+        names = [f"train-{n:06d}.tar" for n in range(shards)]
+        self.samples = {f"s3://photos/{name}": samples(count, n * count) for n, name in enumerate(names)}
+        super().__init__({name: make_tar(self.samples[f"s3://photos/{name}"]) for name in names})
+
+    @property
+    def urls(self) -> list[str]:
+        return list(self.samples)
+
+    @property
+    def keys(self) -> list[str]:
+        return [key for shard in self.samples.values() for key in shard]
+
+    def as_stored(self, passes=(0, 1)) -> list[tuple[str, str]]:
+        """(key, SHA-256) of all tensors of these passes, without a server."""
+        return digests(self._read, PIPELINE, passes)
+
+    def _read(self, _pass_number):
+        for url in self.urls:
+            yield from read_shard(url, opener(self).open(url))
+
+
+def through(reader: OffloadReader, store: Store, passes=(0, 1)) -> list[tuple[str, str]]:
+    """(key, SHA-256) of all tensors of these passes, read by the reader."""
+    return digests(
+        lambda n: (s for url in store.urls for s in reader.read(url, n)), MixedPipeline(PIPELINE), passes
+    )
