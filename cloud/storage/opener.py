@@ -207,12 +207,15 @@ class ShardOpener:
         self._etags: dict[S3Url, str] = {}
         self._lock = threading.Lock()
 
-    def open(self, text: str) -> BinaryIO:
-        """Return a buffered file over the object. Raises BadUrlError and the errors of ShardStream."""
+    def open(self, text: str, start_bytes: int = 0) -> BinaryIO:
+        """Return a buffered file over the object from byte `start_bytes` on; only whole ones are put into the cache.
+
+        Raises BadUrlError and the errors of ShardStream.
+        """
         url = S3Url.parse(text)
         with self._lock:
             etag = self._etags.get(url)
-        if etag is not None and (held := self._from_cache(url, etag)) is not None:
+        if etag is not None and (held := self._from_cache(url, etag, start_bytes)) is not None:
             return held
         stream = ShardStream(
             self._client(),
@@ -223,6 +226,7 @@ class ShardOpener:
             retry=self._retry,
             clock=self._clock,
             sleep=self._sleep,
+            start_bytes=start_bytes,
         )
         stream.connect()
         assert stream.etag is not None
@@ -230,17 +234,21 @@ class ShardOpener:
             self._etags.setdefault(url, stream.etag)
         if self.cache is not None:
             # The cache may have this version from an earlier process, which the headers now show.
-            if etag is None and (held := self._from_cache(url, stream.etag)) is not None:
+            if etag is None and (held := self._from_cache(url, stream.etag, start_bytes)) is not None:
                 stream.close()
                 return held
-            stream.sink = self.cache.writer(url, stream.etag, stream.size_bytes)
+            if not start_bytes:
+                stream.sink = self.cache.writer(url, stream.etag, stream.size_bytes)
         return io.BufferedReader(stream, self._buffer_bytes)
 
     __call__ = open
 
-    def _from_cache(self, url: S3Url, etag: str) -> BinaryIO | None:
+    def _from_cache(self, url: S3Url, etag: str, start_bytes: int) -> BinaryIO | None:
         held = self.cache.open(url, etag) if self.cache is not None else None
-        return None if held is None else io.BufferedReader(_Counted(held, self.counter), self._buffer_bytes)
+        if held is None:
+            return None
+        held.seek(start_bytes)
+        return io.BufferedReader(_Counted(held, self.counter), self._buffer_bytes)
 
 
 class _Counted(io.RawIOBase):

@@ -28,23 +28,32 @@ def read_shard(shard: str, file: BinaryIO) -> Iterator[Sample]:
     regular files and names with a leading dot are skipped. Raises TruncatedShardError and CorruptShardError; damage is
     never skipped, nor is data after the end-of-archive mark.
 
-    webdataset groups the members. Its tar iterator is not used, because it takes damage between two members for the end
-    of the shard (docs/design.md).
+    webdataset's readers are not used: its tar iterator takes damage between two members for the end of the shard
+    (docs/design.md), and it imports torch.
     """
-    from webdataset.tariterators import group_by_keys  # imports torch
+    for _, sample in read_entries(shard, file):
+        yield sample
 
-    name = ""
 
-    def files() -> Iterator[dict[str, Any]]:
-        nonlocal name
-        for name, data in _members(shard, file):
-            yield {"fname": name, "data": data, "__url__": shard}
-
+def read_entries(shard: str, file: BinaryIO) -> Generator[tuple[tarfile.TarInfo, Sample], None, None]:
+    """Do the same, and give the tar's entry of each sample's first member; its `offset` counts from the file's start."""
+    first = tarfile.TarInfo()
+    sample: Sample = {}
     with file:
-        try:
-            yield from group_by_keys(files(), keys=_split, lcase=False)
-        except ValueError as error:  # of group_by_keys
-            raise CorruptShardError(shard, None, f"member {name} occurs twice") from error
+        for entry, data in _members(shard, file):
+            key, extension = _split(entry.name)
+            if key is None or extension is None:
+                continue
+            if key != sample.get("__key__"):
+                if sample:
+                    yield first, sample
+                first = entry
+                sample = {"__key__": key, "__url__": shard}
+            if extension in sample:
+                raise CorruptShardError(shard, None, f"member {entry.name} occurs twice")
+            sample[extension] = data
+        if sample:
+            yield first, sample
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +216,7 @@ def _mixed(samples: Iterator[Sample], size: int, seed: bytes) -> Iterator[Sample
     yield from held
 
 
-def _members(shard: str, file: BinaryIO) -> Iterator[tuple[str, bytes]]:
+def _members(shard: str, file: BinaryIO) -> Iterator[tuple[tarfile.TarInfo, bytes]]:
     source = _Counting(file)
     try:
         # tarfile only calls read() on a stream
@@ -219,7 +228,7 @@ def _members(shard: str, file: BinaryIO) -> Iterator[tuple[str, bytes]]:
                 assert content is not None  # a regular file has one
                 data = content.read()
                 tar.members.clear()  # type: ignore[attr-defined]  # tarfile would keep every header
-                yield member.name, data
+                yield member, data
             _check_rest(shard, tar.fileobj)
     except tarfile.StreamError as error:
         raise CorruptShardError(shard, source.position, f"the tar cannot be read ({error})") from error

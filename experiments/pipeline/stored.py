@@ -43,10 +43,10 @@ def storable(pipeline: Pipeline) -> int:
 
 
 @dataclass(frozen=True)
-class Prefix:
-    """The first `ops` operations of a pipeline, whose values are stored with `codec`.
+class FirstOps:
+    """The first `ops` operations of a pipeline, whose values become members of the sample, written with `codec`.
 
-    Raises PipelineError for a number out of range, an unknown codec, or a random operation among them.
+    Raises PipelineError for a number out of range or an unknown codec.
     """
 
     pipeline: Pipeline
@@ -64,41 +64,26 @@ class Prefix:
             raise PipelineError(
                 f"values cannot be stored with {self.codec!r}; use one of {', '.join(STORED_CODECS)}"
             )
-        most = storable(self.pipeline)
-        if self.ops > most:
-            advice = (
-                f"store at most the first {most}" if most else "none can be stored, so move it behind others"
-            )
-            raise PipelineError(
-                f"pipeline {name}: operation {all_ops[most].name} is random, and only a prefix before the first random "
-                f"operation may be stored (a stored random operation is random no more, and accuracy falls); {advice}"
-            )
 
     @cached_property
     def extensions(self) -> dict[str, str]:
         """The extension of each stored field: "image.npy", "image.npy.gz", "image.png", "label.json"."""
         kinds = self.pipeline.kinds(self.ops)
         outputs = {op.output for op in self.pipeline.ops[: self.ops]}
-        return {field: f"{field}.{self._suffix(kinds[field])}" for field in kinds if field in outputs}
-
-    def manifest(self) -> dict[str, Any]:
-        """What was stored, in JSON types. Raises PipelineError, as fingerprints do."""
         return {
-            "format": _FORMAT,
-            "pipeline": self.pipeline.name,
-            "ops": self.ops,
-            "codec": self.codec,
-            "fingerprint": self.pipeline.fingerprint(self.ops),
-            "fields": dict(self.extensions),
-            "declared": _declared(self.pipeline, self.ops),
+            field: f"{field}.{self._marker}{self._suffix(kinds[field])}"
+            for field in kinds
+            if field in outputs
         }
 
-    def record(self, sample: Sample) -> Record:
+    def record(self, sample: Sample, seed: int = 0, pass_number: int = 0) -> Record:
         """Run the operations on a sample and encode their values; its other members are kept as they are.
+
+        Seed and pass determine the random numbers of random operations.
 
         Raises BadSampleError, and what `Pipeline.run` raises besides.
         """
-        item = self._offline.run(sample, 0, 0)
+        item = self._offline.run(sample, seed, pass_number)
         used = {
             field: next(extension for extension in extensions if extension in sample)
             for field, extensions in self.pipeline.fields.items()
@@ -117,7 +102,7 @@ class Prefix:
                 )
                 raise BadSampleError(sample["__url__"], sample["__key__"], "", reason)
             try:
-                members[extension] = encode(item[field], kinds[field], self.codec)
+                members[extension] = self._encoded(item[field], kinds[field])
             except ValueError as error:
                 raise BadSampleError(sample["__url__"], sample["__key__"], "", str(error)) from error
         return Record(sample["__key__"], members)
@@ -152,6 +137,47 @@ class Prefix:
         if kind == "image" and self.codec in ("png", "webp"):
             return self.codec
         return _SUFFIX[kind] + _COMPRESSED.get(self.codec, "")
+
+    @property
+    def _marker(self) -> str:
+        """What the extensions have between field and suffix."""
+        return ""
+
+    def _encoded(self, value: Any, kind: Kind) -> bytes:
+        return encode(value, kind, self.codec)
+
+
+@dataclass(frozen=True)
+class Prefix(FirstOps):
+    """The first `ops` operations of a pipeline, whose values are stored with `codec` once for all passes.
+
+    Raises PipelineError as FirstOps does, and for a random operation among them.
+    """
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        most = storable(self.pipeline)
+        if self.ops > most:
+            advice = (
+                f"store at most the first {most}" if most else "none can be stored, so move it behind others"
+            )
+            raise PipelineError(
+                f"pipeline {self.pipeline.name}: operation {self.pipeline.ops[most].name} is random, and only a prefix "
+                "before the first random operation may be stored (a stored random operation is random no more, and "
+                f"accuracy falls); {advice}"
+            )
+
+    def manifest(self) -> dict[str, Any]:
+        """What was stored, in JSON types. Raises PipelineError, as fingerprints do."""
+        return {
+            "format": _FORMAT,
+            "pipeline": self.pipeline.name,
+            "ops": self.ops,
+            "codec": self.codec,
+            "fingerprint": self.pipeline.fingerprint(self.ops),
+            "fields": dict(self.extensions),
+            "declared": _declared(self.pipeline, self.ops),
+        }
 
 
 def resumed(pipeline: Pipeline, manifest: Any, where: str) -> Pipeline:

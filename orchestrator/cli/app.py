@@ -99,6 +99,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "spot": ("spot", "Import spot histories, and show what they say."),
     "data": ("data.group", "Make, pack, check or serve data sets."),
     "pipeline": ("pipeline.group", "See where a run's input time and dollars go, and what would pay."),
+    "offload": ("offload", "Run the first operations of a pipeline next to the storage."),
     "net": ("net", "Measure the emulated network."),
 }
 

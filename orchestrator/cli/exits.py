@@ -46,6 +46,7 @@ BY_NAME: dict[str, int] = {
     "experiments.checkpoints.errors.CheckpointError": FAILED,
     "experiments.pipeline.errors.BadSampleError": FAILED,
     "experiments.pipeline.errors.PipelineError": FAILED,
+    "experiments.offload.errors.PlanError": WRONG,
     "experiments.tasks.errors.TaskError": FAILED,
 }
 
