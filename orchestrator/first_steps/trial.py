@@ -144,12 +144,15 @@ def _with_own_paths(text: str, code: TaskCode | None, folder: Path) -> str:
     return text if code is None else code.with_own_paths(text, folder)
 
 
-def _refuse_emulated(spec: ExperimentSpec) -> None:
-    if spec.task is not None:
-        return
+def is_emulated(spec: ExperimentSpec) -> bool:
+    """Whether a small network takes the place of the experiment's model."""
     from experiments.peer.training.emulated_model import DIGITS
 
-    if spec.model not in DIGITS and spec.emulation is not None:
+    return spec.task is None and spec.model not in DIGITS and spec.emulation is not None
+
+
+def _refuse_emulated(spec: ExperimentSpec) -> None:
+    if is_emulated(spec):
         raise UsageError(
             f"{spec.name}: the model {spec.model} is emulated by a small network, so there is nothing to try; "
             "give a task (docs/tasks.md), or `emulation: null`"
@@ -296,7 +299,7 @@ def _tried(
         torch.manual_seed(config.seed)
         items = _repeated(shard, open_shard, runner.pipeline, config.seed, decoding, clock)
         with contextlib.closing(items):
-            losses, seconds, compile_s = _train(config, runner, items, steps, clock)
+            losses, seconds, compile_s = train_steps(config, runner, items, steps, clock)
         heldout = first_shard(spec.data.heldout) if spec.data.heldout else shard
         batches, evaluated = _evaluation_batches(
             heldout, open_shard, runner, evaluation_samples(config), decoding_heldout, clock
@@ -404,7 +407,7 @@ def _repeated(
         yield from _items(shard, open_shard, pipeline, seed, _Decoding(), clock, number)
 
 
-def _train(
+def train_steps(
     config: PeerConfig, runner: TaskRunner, items: Iterator[Item], steps: int, clock: Callable[[], float]
 ) -> tuple[list[float], list[float], float | None]:
     """Train; returns the loss and the seconds of each step, from moving the batch to the optimizer's end.

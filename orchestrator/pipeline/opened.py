@@ -24,6 +24,8 @@ from orchestrator.pipeline.target import Standalone, Target
 if TYPE_CHECKING:
     from cloud.storage.link import Link
     from cloud.storage.opener import ShardOpener
+    from experiments.peer.config import PeerConfig
+    from experiments.peer.training.task import TaskRunner
     from experiments.pipeline.pipeline import Item, Pipeline
     from experiments.tasks.protocol import Batch
     from orchestrator.launch.task_code import TaskCode
@@ -31,6 +33,14 @@ if TYPE_CHECKING:
 _BUCKET_URL = "s3://orch-pipeline"
 BATCH_SAMPLES = 32  # of a pipeline without an experiment
 _SHARDS = 8  # at least, of generated samples: streams read several at once
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What the experiment trains, and the config of a peer that trains it alone."""
+
+    runner: TaskRunner
+    config: PeerConfig
 
 
 @dataclass(frozen=True)
@@ -51,6 +61,7 @@ class OpenInput:
     spec: ExperimentSpec | None
     folder: Path  # temporary, removed at the end
     own_paths: Callable[[str], str] = str  # replaces paths of copies by the user's own, in messages
+    trained: Trained | None = None  # None: a pipeline alone
 
 
 @contextlib.contextmanager
@@ -158,6 +169,7 @@ def _experiment(
             spec=spec,
             folder=folder,
             own_paths=_own_paths(code, folder),
+            trained=Trained(runner, config),
         )
 
 

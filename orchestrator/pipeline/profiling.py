@@ -165,10 +165,10 @@ class _Run:
         self._told = False  # that there are bad samples
         self.extrapolations: dict[str, Extrapolation] = {}
         step("reading samples")
-        self._shards, self._samples, rest = _shards_with(opened, sorted(opened.shards), wanted.samples)
+        self._shards, self._samples, rest = shards_with(opened, sorted(opened.shards), wanted.samples)
         if not self._samples:
             raise ProfileError(f"{opened.name}: its shards contain no samples; check data.shards")
-        _, self._second, _ = _shards_with(opened, rest, len(self._samples))
+        _, self._second, _ = shards_with(opened, rest, len(self._samples))
         self._total = _total_samples(opened)
         self._rates: dict[tuple[str, int], Estimate] = {}
 
@@ -319,7 +319,7 @@ def _check_bucket(opened: OpenInput, to_url: str) -> None:
         pass  # some credentials may write objects but not look at the bucket; storing the first shard will tell
 
 
-def _shards_with(
+def shards_with(
     opened: OpenInput, shards: Sequence[str], samples: int
 ) -> tuple[list[str], list[Sample], Sequence[str]]:
     """The first shards with `samples` samples at least, those samples, and the other shards."""

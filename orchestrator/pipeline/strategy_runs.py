@@ -243,14 +243,54 @@ def wire_bytes(opened: OpenInput, shards: Sequence[str]) -> int:
 
 
 def read_rate(
-    opened: OpenInput, shards: Sequence[str], samples: int, streams: int, windows: int, link: Link | None
+    opened: OpenInput,
+    shards: Sequence[str],
+    samples: int,
+    streams: int,
+    windows: int,
+    link: Link | None,
+    least_s: float = _READ_WINDOW_S,
 ) -> Estimate:
-    """Samples per second that the shards are read with, with no operations (T1, T3)."""
+    """Samples per second that the shards are read with, with no operations (T1, T3).
+
+    Each window has `samples` and takes `least_s` at least.
+    """
     reader = SampleReader(shards, opener(opened, link).open, streams=streams)
     try:
-        return _timed(lambda: (next(reader), 1)[1], samples, windows, _READ_WINDOW_S).rate_sps
+        return _timed(lambda: (next(reader), 1)[1], samples, windows, least_s).rate_sps
     finally:
         reader.close()
+
+
+def preprocess_rate(
+    opened: OpenInput,
+    shards: Sequence[str],
+    samples: int,
+    workers: Workers,
+    windows: int,
+    tell: Callable[[LeftOut], None],
+) -> Estimate:
+    """Samples per second in batches that are made of shards in memory; each window is a batch of `samples` good ones.
+
+    Bad samples are left out with data.bad_samples: skip; `tell` gets their count. Raises BadSampleError, PipelineError,
+    StorageError, WorkerEndedError.
+    """
+    sources = {url: opened.opener.open(url).read() for url in shards}
+    source = TaskSource(
+        shards,
+        _InMemory(sources).open,
+        Decoder(opened.pipeline, opened.seed),
+        opened.collate,
+        workers,
+        bad_samples(opened, tell),
+    )
+
+    def next_batch() -> int:
+        source.next_batch(samples)
+        return samples
+
+    with closing(source):
+        return _timed(next_batch, samples, windows, 0.0).rate_sps
 
 
 def deliver(

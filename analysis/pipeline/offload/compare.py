@@ -15,7 +15,7 @@ from analysis.pipeline.offload.choices import Choices, Codec, check_codecs, choi
 from analysis.pipeline.offload.pass_time import Assignment, Machines, PassTime, Prices, pass_time, usd
 from analysis.pipeline.offload.sample_profile import SampleProfile
 
-Verdict = Literal["baseline", "pays", "does_not", "no_difference", "unknown"]
+Verdict = Literal["baseline", "pays", "does_not", "no_difference", "off", "unknown"]
 Aim = Literal["time", "usd"]
 _EQUAL = 1e-3  # of a value: less is no difference
 _MILLION = 1e6
@@ -83,8 +83,12 @@ def compare_policies(
     codecs: Sequence[Codec] = (),
     speed: Sequence[float] | float = 1.0,
     prices: Prices | None = None,
+    time_off: bool = False,
 ) -> tuple[PolicyRow, ...]:
     """Compare none, all, prefix:K, fastflow, greedy and best; `best` alone minimises `aim`.
+
+    `time_off`: time is no reason to offload, because the input is not I/O-bound; with the aim time, `best` then offloads
+    nothing and the verdicts are `off`.
 
     Raises ValueError for a prefix that the pipeline does not have, for what `choices_of` refuses, and for the aim usd
     without prices; SolverError.
@@ -115,7 +119,11 @@ def compare_policies(
         amount = found.seconds if aim == "time" else usd_of(found)
         return math.inf if amount is None else amount
 
-    chosen, bound_s, gap = cheapest(choices, machines, list(fixed.values()), aim, prices, value)
+    off = time_off and aim == "time"
+    bound_s = gap = None
+    chosen = fixed["none"]
+    if not off:
+        chosen, bound_s, gap = cheapest(choices, machines, list(fixed.values()), aim, prices, value)
     found = {name: pass_time(choices, one, machines) for name, one in {**fixed, "best": chosen}.items()}
     base = value(found["none"])
     return tuple(
@@ -128,8 +136,8 @@ def compare_policies(
             one,
             _per_1m(usd_of(one), choices.samples),
             bound_s if name == "best" else None,
-            "baseline" if name == "none" else _verdict(value(one), base),
-            _why(one, gap if name == "best" else None),
+            "baseline" if name == "none" else "off" if off else _verdict(value(one), base),
+            _OFF if off and name == "best" else _why(one, gap if name == "best" else None),
         )
         for name, one in found.items()
     )
@@ -199,6 +207,7 @@ def _per_1m(amount: float | None, samples: int) -> float | None:
     return None if amount is None else amount * _MILLION / samples
 
 
+_OFF = "the input is not I/O-bound, so nothing is offloaded for time"
 _WORDS = {
     "trainer": "the trainer",
     "client": "the client's CPU",

@@ -136,6 +136,14 @@ def plan(
             rich_help_panel=_ALONE,
         ),
     ] = None,
+    server_profile: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR",
+            help="Two-stage profile of the same samples, measured on the server: each operation's speed.",
+            rich_help_panel=_ALONE,
+        ),
+    ] = None,
     trainer_s: Annotated[
         float | None,
         typer.Option(
@@ -182,8 +190,10 @@ def plan(
     A strategy is what `orch pipeline profile` measured: operations that run once, codec, streams, workers and cache. It is
     compared with the one that stores and caches nothing. docs/pipeline-plan.md has the formulas.
 
-    Without an experiment, --profile names a profile of each sample (index;raw;decoding;original_shape;..., in bytes, as SOPHON's
-    authors publish it), and policies for running the first operations next to the storage are compared (docs/offload.md).
+    Without an experiment, --profile names a profile of each sample, and policies for running the first operations next to the
+    storage are compared (docs/offload.md): the folder that `orch pipeline profile --offload` wrote, whose --trainer-s,
+    --bandwidth-mbps and --client-cores are used unless given, or a table as SOPHON's authors publish it
+    (index;raw;decoding;original_shape;..., in bytes).
 
     Exit: 0 printed, 2 invalid option, or no profile that fits.
 
@@ -200,9 +210,11 @@ def plan(
 
     \b
     JSON without an experiment: {"schema_version", "samples", "shrinking" (samples), "shrinking_by_op", "least_bytes",
+      "stage_1": {"fetch_sps", "preprocess_sps", "trainer_sps", "io_bound", "text"} (null: a table), "machines": {"trainer_s",
+      "bandwidth_mbps", "client_cores", "storage_cores", "server_speed" (by operation)},
       "policies": {"none"|"all"|"prefix:2"|"fastflow"|"greedy"|"best": {"t_g_s" (trainer), "t_cc_s" (client's CPU), "t_cs_s"
       (server's CPU), "t_net_s", "epoch_s", "bytes", "offloaded" (samples), "storage_cpu_s", "usd_per_1m_samples",
-      "bound_s" (of best: no pass is shorter), "verdict", "why"}}}
+      "bound_s" (of best: no pass is shorter), "verdict": baseline|pays|does_not|no_difference|off|unknown, "why"}}}
     """
     from analysis.pipeline.plan import plan_pipeline
     from analysis.pipeline.presto_score import Weights
@@ -219,6 +231,7 @@ def plan(
         "--client-cores": client_cores,
         "--storage-cores": storage_cores,
         "--server-speed": server_speed,
+        "--server-profile": server_profile,
         "--trainer-s": trainer_s,
         "--codec": codec,
         "--usd-per-h": usd_per_h,
@@ -251,6 +264,7 @@ def plan(
             client_cores,
             storage_cores,
             server_speed,
+            server_profile,
             trainer_s,
             objective.value,
             prefix,

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from orchestrator.cli.commands.pipeline.measuring import numbers, profile_errors, words
+from orchestrator.cli.commands.pipeline.offload_profile import profile_offload
 from orchestrator.cli.render.output import Format, rows_text
+from orchestrator.cli.render.terminal import say
 
 if TYPE_CHECKING:
     from analysis.pipeline.profile_records import Measurement
+    from experiments.pipeline.stored import StoredCodec
 
 _CACHES = ("none", "disk", "memory")
 _KINDS = ("thread", "process")
-_MOST = 256  # streams or workers
+_BATCHES = 50
+_WINDOWS = 5
+_OFFLOAD = "Profile by sample, for offloading"
 _COLUMNS = (
     "strategy",
     "after",
@@ -42,7 +49,9 @@ def profile(
         str, typer.Option(metavar="C,C", help="Of stored values: none, gzip, zlib, zstd, png, webp.")
     ] = "none",
     streams: Annotated[str, typer.Option(metavar="N,N", help="Shards read at once.")] = "1",
-    workers: Annotated[str, typer.Option(metavar="N,N", help="Workers that run the operations.")] = "1",
+    workers: Annotated[
+        str, typer.Option(metavar="N,N", help="Workers that run the operations. [1; --offload: one a core]")
+    ] = "",
     kind: Annotated[str, typer.Option(metavar="thread|process", help="Kind of the workers.")] = "thread",
     cache: Annotated[
         str, typer.Option(metavar="C,C", help="none, disk (stored bytes), memory (decoded items).")
@@ -50,7 +59,7 @@ def profile(
     samples: Annotated[
         int, typer.Option(help="Samples to measure; as many others check the extrapolation.")
     ] = 128,
-    windows: Annotated[int, typer.Option(help="Timed windows of each rate.", min=5, max=1000)] = 5,
+    windows: Annotated[int, typer.Option(help="Timed windows of each rate.", min=5, max=1000)] = _WINDOWS,
     link: Annotated[
         str, typer.Option(metavar="Mb/s,ms", help="Read the store as over this path, such as 210,103.")
     ] = "",
@@ -60,6 +69,36 @@ def profile(
     out: Annotated[
         Path | None,
         typer.Option(help="Folder for profile.json. Default: profiles/<target>-<time> in ORCH_HOME."),
+    ] = None,
+    offload: Annotated[
+        bool,
+        typer.Option(
+            "--offload",
+            help="Measure what running first operations next to the storage would save.",
+            rich_help_panel=_OFFLOAD,
+        ),
+    ] = False,
+    batches: Annotated[
+        int, typer.Option(help="Batches of each rate.", min=2, max=10_000, rich_help_panel=_OFFLOAD)
+    ] = _BATCHES,
+    pass_: Annotated[
+        int,
+        typer.Option(
+            "--pass",
+            metavar="N",
+            help="Pass whose random operations are run; 0: the first.",
+            min=0,
+            rich_help_panel=_OFFLOAD,
+        ),
+    ] = 0,
+    sps_per_peer: Annotated[
+        float | None,
+        typer.Option(
+            "--sps-per-peer",
+            metavar="X",
+            help="Samples/s of the trainer, if it cannot be measured here.",
+            rich_help_panel=_OFFLOAD,
+        ),
     ] = None,
     output: Annotated[
         Format, typer.Option("--output", "-o", help="table, json, yaml or csv.")
@@ -81,6 +120,17 @@ def profile(
     "second_error_percent"}]]}. Bytes and seconds are those of a sample; a rate is {"value", "low", "high", "n"} in samples
     per second; "host" has means of the whole machine while batches are delivered, null where unknown;
     "bad_samples" of the "samples" were left out. profile.json contains the same, host.csv the host once a second.
+
+    With --offload nothing is stored: stage 1 measures fetching, preprocessing and training alone and says whether the input is
+    I/O-bound, stage 2 each sample's bytes and CPU seconds by operation and codec (docs/offload.md).
+
+    JSON with --offload: {"schema_version": 1, "steps": [{"after", "codec", "mean_bytes", "smallest" (samples that are smallest
+    there), "cpu_s", "read_s"}], "target", "pipeline", "fingerprint", "ops", "codecs": [{"codec", "ops", "not_held"}],
+    "samples", "bad_samples", "seed", "pass_number", "machine", "cores", "link_mbps", "link_rtt_ms", "generated",
+    "measured_at", "seconds", "stage_1": {"batches", "batch_size", "streams", "workers", "worker_kind", "fetch_sps",
+    "preprocess_sps", "trainer_sps", "trainer_given", "io_bound":
+    io_bound|trainer_slowest|preprocessing_slowest|overlap|trainer_unknown, "text"}}. offload.json contains the same but
+    for "steps" and "text", samples.csv a row for each sample.
     """
     import json
 
@@ -88,14 +138,12 @@ def profile(
     from analysis.pipeline.profile_file import to_json
     from cloud.durable_file import write_durably
     from cloud.storage.link import Link
-    from experiments.peer.training.decoding import WorkerEndedError
-    from experiments.pipeline.errors import BadSampleError, PipelineError
-    from experiments.tasks.errors import TaskError
     from orchestrator.cli.render.progress import ProgressLine
     from orchestrator.errors import UsageError
     from orchestrator.home import home_folder
     from orchestrator.pipeline.find_profile import FILE, HOST_FILE, profiles_folder
     from orchestrator.pipeline.host_watch import HostWatch
+    from orchestrator.pipeline.offload_profiling import OffloadWanted
     from orchestrator.pipeline.profiling import Wanted
     from orchestrator.pipeline.profiling import profile as measure
     from orchestrator.pipeline.strategy_runs import ProfileError
@@ -104,9 +152,18 @@ def profile(
 
     if samples < 1:
         raise UsageError(f"--samples {samples}: at least one sample must be measured; try --samples 128")
+    if sps_per_peer is not None and not 0 < sps_per_peer < math.inf:
+        raise UsageError(f"--sps-per-peer {sps_per_peer:g}: a rate is above 0")
     if kind not in _KINDS:
         raise UsageError(f"--kind {kind}: choose thread or process")
-    caches = _words("--cache", cache)
+    offload_only = {
+        "--batches": batches != _BATCHES,
+        "--pass": pass_ != 0,
+        "--sps-per-peer": sps_per_peer is not None,
+    }
+    if not offload and (given := [name for name, is_given in offload_only.items() if is_given]):
+        raise UsageError(f"{given[0]}: it belongs to --offload; add --offload, or leave it out")
+    caches = words("--cache", cache)
     if unknown := [one for one in caches if one not in _CACHES]:
         raise UsageError(f"--cache {unknown[0]}: choose from {', '.join(_CACHES)}")
     if to and not to.startswith("s3://"):
@@ -115,11 +172,38 @@ def profile(
         path = Link.parse(link) if link else None
     except ValueError as error:
         raise UsageError(f"--link: {error}") from error
+    found_target = find_target(target, tuple(set_ or ()))
+    here = Path.cwd()
+    check_folder("--out", profiles_folder(home_folder()) if out is None else here / out)
+    if offload:
+        strategies_only = {
+            "--splits": splits != "all",
+            "--cache": cache != "none",
+            "--windows": windows != _WINDOWS,
+            "--to": to != "",
+        }
+        if given := [name for name, is_given in strategies_only.items() if is_given]:
+            raise UsageError(
+                f"{given[0]}: strategies are not measured with --offload; leave one of the two out"
+            )
+        wanted_offload = OffloadWanted(
+            samples=samples,
+            batches=batches,
+            codecs=_codecs(codecs),
+            streams=_one("--streams", streams),
+            workers=_one("--workers", workers) if workers else 0,
+            kind=kind,
+            pass_number=pass_,
+            link=path,
+            trainer_sps=sps_per_peer,
+        )
+        profile_offload(found_target, wanted_offload, None if out is None else here / out, output)
+        return
     wanted = Wanted(
-        splits=None if splits == "all" else _numbers("--splits", splits, 0),
-        codecs=_words("--codecs", codecs),
-        streams=_numbers("--streams", streams, 1),
-        workers=_numbers("--workers", workers, 1),
+        splits=None if splits == "all" else numbers("--splits", splits, 0),
+        codecs=words("--codecs", codecs),
+        streams=numbers("--streams", streams, 1),
+        workers=numbers("--workers", workers or "1", 1),
         kind=kind,
         caches=caches,
         samples=samples,
@@ -130,33 +214,20 @@ def profile(
     line = ProgressLine()
     left: list[str] = []
     host = HostWatch()
-    found_target = find_target(target, tuple(set_ or ()))
-    here = Path.cwd()
-    check_folder("--out", profiles_folder(home_folder()) if out is None else here / out)
     try:
-        found = measure(
-            found_target,
-            wanted,
-            _say,
-            lambda text: line.show(lambda: text),
-            left.append,
-            host,
-        )
-    except BadSampleError as error:
-        without = f"{error.where}; correct the sample or the operation"
-        raise ProfileError(without if found_target.spec is None else str(error)) from error
-    except (PipelineError, TaskError, WorkerEndedError) as error:
-        raise ProfileError(str(error)) from error
-    except OSError as error:
-        raise ProfileError(
-            f"the machine failed while measuring ({error.strerror or error}); check its disk and memory, then measure again"
-        ) from error
-    except MemoryError as error:
-        raise ProfileError("the memory is full; measure fewer --samples or leave out memory") from error
+        with profile_errors(found_target):
+            found = measure(
+                found_target,
+                wanted,
+                say,
+                lambda text: line.show(lambda: text),
+                left.append,
+                host,
+            )
     finally:
         line.clear()
         for sentence in left:
-            _say(sentence)
+            say(sentence)
     at = datetime.now(UTC)
     folder = (
         profiles_folder(home_folder()) / f"{Path(found.target).name}-{at:%Y%m%d-%H%M%S}"
@@ -192,33 +263,32 @@ def profile(
                     typer.echo(
                         f"{one.strategy.label}: {one.bad_samples} of {one.samples} samples are bad and were left out"
                     )
-    _say(f"saved as {folder / FILE}")
+    say(f"saved as {folder / FILE}")
     if left:
         raise ProfileError(
             "the profile is complete, but stored values are left in the store; delete them as said above"
         )
 
 
-def _say(line: str) -> None:
-    typer.echo(line, err=True)
-
-
-def _words(option: str, text: str) -> tuple[str, ...]:
+def _codecs(text: str) -> tuple[StoredCodec, ...]:
+    """The codecs that are asked for, without none. Raises UsageError."""
+    from experiments.pipeline.stored import STORED_CODECS
     from orchestrator.errors import UsageError
 
-    found = tuple(dict.fromkeys(filter(None, (word.strip() for word in text.split(",")))))
-    if not found:
-        raise UsageError(f"{option} '{text}': name at least one")
-    return found
+    wanted = words("--codecs", text)
+    if unknown := [one for one in wanted if one not in STORED_CODECS]:
+        raise UsageError(f"--codecs {unknown[0]}: not a codec; choose from {', '.join(STORED_CODECS)}")
+    return tuple(codec for codec in STORED_CODECS if codec in wanted and codec != "none")
 
 
-def _numbers(option: str, text: str, least: int) -> tuple[int, ...]:
+def _one(option: str, text: str) -> int:
+    """One number. Raises UsageError."""
     from orchestrator.errors import UsageError
 
-    words = _words(option, text)
-    if wrong := [w for w in words if not (w.isascii() and w.isdecimal() and least <= int(w) <= _MOST)]:
-        raise UsageError(f"{option} {wrong[0]}: write whole numbers from {least} to {_MOST}, such as 1,2")
-    return tuple(dict.fromkeys(map(int, words)))
+    found = numbers(option, text, 1)
+    if len(found) != 1:
+        raise UsageError(f"{option} {text}: with --offload name one number")
+    return found[0]
 
 
 def _row(one: Measurement) -> dict[str, Any]:
