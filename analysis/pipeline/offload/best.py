@@ -62,11 +62,18 @@ def value_of(choices: Choices, chosen: Assignment, machines: Machines, objective
     return objective.per_s * found.seconds + objective.per_byte * found.sent_bytes
 
 
-def best(choices: Choices, machines: Machines, objective: Objective = TIME, *, some: bool = False) -> Best:
+def best(
+    choices: Choices,
+    machines: Machines,
+    objective: Objective = TIME,
+    *,
+    some: bool = False,
+    little_work: bool = True,
+) -> Best:
     """Solve the program, round it, and move single samples while that helps.
 
-    `some`: at least one sample must be offloaded, which needs a core of the server. Of many samples and equal times, the
-    server's work is small. Raises SolverError.
+    `some`: at least one sample must be offloaded, which needs a core of the server. `little_work`: of many samples and
+    equal times, the server's work is small, which takes as long again to find. Raises SolverError.
     """
     if not machines.storage_cores:
         nothing = np.zeros(choices.samples, dtype=np.intp)
@@ -75,7 +82,7 @@ def best(choices: Choices, machines: Machines, objective: Objective = TIME, *, s
     whole = choices.samples <= _AS_INTEGERS
     program = _Program(choices, machines, objective, some=some)
     shares, bound = program.solve(whole=whole)
-    if not whole and objective.per_byte == 0 and not some:
+    if little_work and not whole and objective.per_byte == 0 and not some:
         with suppress(SolverError):  # the first solution is as good
             shares, _ = program.solve(whole=False, most=bound * (1 + _SLACK))
     chosen = _rounded(choices, machines, objective, program.table(shares))

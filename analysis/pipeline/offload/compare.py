@@ -12,7 +12,15 @@ import numpy as np
 from analysis.pipeline.offload import policies
 from analysis.pipeline.offload.best import Objective, best, better_of
 from analysis.pipeline.offload.choices import Choices, Codec, check_codecs, choices_of
-from analysis.pipeline.offload.pass_time import Assignment, Machines, PassTime, Prices, pass_time, usd
+from analysis.pipeline.offload.pass_time import (
+    BOUND_WORDS,
+    Assignment,
+    Machines,
+    PassTime,
+    Prices,
+    pass_time,
+    usd,
+)
 from analysis.pipeline.offload.sample_profile import SampleProfile
 
 Verdict = Literal["baseline", "pays", "does_not", "no_difference", "unknown"]
@@ -199,18 +207,10 @@ def _per_1m(amount: float | None, samples: int) -> float | None:
     return None if amount is None else amount * _MILLION / samples
 
 
-_WORDS = {
-    "trainer": "the trainer",
-    "client": "the client's CPU",
-    "server": "the server's CPU",
-    "network": "the network",
-}
-
-
 def _why(found: PassTime, gap: float | None) -> str:
     if math.isinf(found.seconds):
         return f"{found.offloaded:,} samples are offloaded, and the storage has no core"
-    what = f"{_WORDS[found.bound]} takes longest, {found.seconds:.4g} s"
+    what = f"{BOUND_WORDS[found.bound]} takes longest, {found.seconds:.4g} s"
     if not found.offloaded:
         what += "; nothing is offloaded"
     return what if gap is None else f"{what}; at most {100 * gap:.2g} % above the optimum"

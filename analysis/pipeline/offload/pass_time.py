@@ -12,6 +12,13 @@ from analysis.pipeline.offload.choices import Choices
 
 Assignment = npt.NDArray[np.intp]
 """(n,): the column of each sample's choice."""
+BOUND_WORDS = {
+    "trainer": "the trainer",
+    "client": "the client's CPU",
+    "server": "the server's CPU",
+    "network": "the network",
+}
+"""What `PassTime.bound` is in a sentence."""
 
 
 @dataclass(frozen=True, slots=True)

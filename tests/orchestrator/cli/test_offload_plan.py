@@ -78,7 +78,7 @@ def test_the_table_and_dollars(own_home: Path, capsys, files: tuple[str, ...]):
         (("--client-cores", "nan"), "--client-cores nan is not from 0.001 to 1e+09"),
         (("--storage-cores", "-1"), "--storage-cores -1 is not 0, or from 0.001 to 1e+09"),
         (("--trainer-s", "inf"), "--trainer-s inf is not 0, or from 0.001 to 1e+09"),
-        (("--server-speed", "0"), "the server's speed 0.0 is not above 0"),
+        (("--server-speed", "0"), "--server-speed 0 is not from 0.001 to 1e+09"),
         (("--prefix", "3"), "the pipeline has 2 operations, so prefix:3 does not exist"),
         (("--objective", "usd"), "dollars cannot be minimised without prices"),
         (("--codec", "webp,2"), "--codec 'webp,2' is not NAME,OPS,RATIO,WRITE_MS,READ_MS"),
@@ -93,6 +93,12 @@ def test_the_table_and_dollars(own_home: Path, capsys, files: tuple[str, ...]):
         (("--codec", "a,2,0.5,1,1", "--codec", "a,1,0.5,1,1"), "must have different names"),
         (("--prices", "nosuch"), "--prices: it belongs to the plan of an experiment"),
         (("--passes", "2"), "--passes: it belongs to the plan of an experiment"),
+        (("--bandwidth-mbps", "8,9"), "--bandwidth-mbps '8,9' has 2 numbers for 1 profile; give one number"),
+        (("--bandwidth-mbps", "fast"), "--bandwidth-mbps 'fast' is not a number"),
+        (("--weights", "2"), "--weights: it belongs to jobs that share a server"),
+        (("--least-gain", "2"), "--least-gain: it belongs to jobs that share a server"),
+        (("--times", "twice.csv"), "--times: one profile has one file of times"),
+        (("--cores", "2"), "--storage-cores: it belongs to the plan of one profile"),
         (("--bandwidth-mbps", "1e-20"), "--bandwidth-mbps 1e-20 is not from 0.001"),
     ],
 )
@@ -102,6 +108,102 @@ def test_what_is_refused(
     code, out, err = plan(capsys, *files, *MACHINES, *changed)
     assert (code, out) == (2, "")
     assert words in err
+
+
+@pytest.fixture
+def trainer_bound(tmp_path: Path) -> tuple[str, ...]:
+    """A job whose trainer takes longest, as options."""
+    sizes, times = tmp_path / "other.csv", tmp_path / "other-times.csv"
+    sizes.write_text(f"{HEAD}0;1033;2400033;(1, 1);150561;\n")
+    times.write_text(f"{HEAD}0;0;0.01;(1, 1);0.002;\n")
+    return "--profile", str(sizes), "--times", str(times)
+
+
+SHARED = ("--bandwidth-mbps", "8", "--client-cores", "4,2", "--trainer-s", "0.01,5", "--cores", "3")
+
+
+def test_jobs_on_one_server(own_home: Path, capsys, files: tuple[str, ...], trainer_bound: tuple[str, ...]):
+    code, out, _ = plan(capsys, *files, *trainer_bound, *SHARED, "--weights", "2,1", "-o", "json")
+    assert code == 0
+    found = json.loads(out)
+    first, second = found["jobs"]
+    # one core is enough: 0.04 CPU seconds are less than what the network takes
+    assert (found["cores"], found["cores_left"], first["cores"], second["cores"]) == (3, 2, 1, 0)
+    assert (first["policy"], first["offloaded"], first["weight"]) == ("best", 2, 2.0)
+    assert (first["none_s"], first["epoch_s"]) == pytest.approx((0.89, 0.391056))
+    assert first["pass_s_by_cores"] == pytest.approx([0.89, *[0.391056] * 3])
+    assert (second["policy"], second["offloaded"], second["epoch_s"]) == ("none", 0, 5.0)
+    assert found["weighted_s"] == pytest.approx(2 * 0.391056 + 5)
+    assert found["weighted_none_s"] == pytest.approx(2 * 0.89 + 5)
+    assert first["why"] == ("1 core makes its pass 0.3911 s instead of 0.89 s; further ones save nothing")
+    assert second["why"].startswith(
+        "nothing is offloaded: the trainer takes longest, 5 s, and cores next to the storage make"
+    )
+    assert second["why"].endswith("that shorter by less than 0.1 %")
+    code, out, _ = plan(capsys, *files, *trainer_bound, *SHARED)
+    assert (code, [line.split()[-1] for line in out.splitlines()[1:3]]) == (0, ["2", "0"])
+    assert out.splitlines()[-1].endswith("if nothing is offloaded; cores left over: 2.")
+    assert run(["pipeline", "plan", "--help"]) == 0
+    said = capsys.readouterr().out.partition("JSON of jobs")[2]
+    assert {*found, *first} <= set(re.findall(r'"([a-z0-9_:]+)"', said))
+
+
+def test_a_job_that_gains_less_gets_no_core(own_home: Path, capsys, files: tuple[str, ...]):
+    machines = ("--bandwidth-mbps", "8", "--client-cores", "4", "--trainer-s", "0.01", "--cores", "1")
+    code, out, _ = plan(capsys, *files, *files, *machines, "--weights", "1,3", "-o", "json")
+    first, second = json.loads(out)["jobs"]
+    assert (code, first["cores"], second["cores"]) == (0, 0, 1)
+    assert "a core saves 0.4989 s, times its weight of 1, and the other jobs gain more by it" in first["why"]
+    assert second["why"].endswith("it has all of them")
+    code, out, _ = plan(capsys, *files, *files, *machines, "--least-gain", "60", "-o", "json")
+    assert (code, [job["policy"] for job in json.loads(out)["jobs"]]) == (0, ["none", "none"])
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        (("--cores", "0"), "--cores 0 is not from 1 to 256"),
+        (("--cores", "-1"), "--cores -1 is not from 1 to 256"),
+        (("--weights", "1,2,3"), "--weights '1,2,3' has 3 numbers for 2 profiles; give one number for all"),
+        (("--weights", "1,0"), "--weights 0 is not from 0.001"),
+        (("--weights", "1,nan"), "--weights nan is not from 0.001"),
+        (("--weights", "1,-2"), "--weights -2 is not from 0.001"),
+        (("--trainer-s", "1,2,3"), "--trainer-s '1,2,3' has 3 numbers for 2 profiles"),
+        (("--least-gain", "100"), "--least-gain 100 is not from 0 to less than 100 per cent"),
+        (("--least-gain", "nan"), "--least-gain nan is not 0, or from 0.001"),
+        (("--storage-cores", "2"), "--storage-cores: it belongs to the plan of one profile"),
+        (("--objective", "usd"), "--objective: it belongs to the plan of one profile"),
+        (("--usd-per-h", "1,0"), "--usd-per-h: it belongs to the plan of one profile"),
+        (
+            ("--times", "third.csv"),
+            "--times: 2 profiles need as many files of times, in their order, and there are 3",
+        ),
+        (
+            ("--profile", "third.csv"),
+            "--times: 3 profiles need as many files of times, in their order, and there are 2",
+        ),
+    ],
+)
+def test_what_jobs_are_refused(
+    own_home: Path,
+    capsys,
+    files: tuple[str, ...],
+    trainer_bound: tuple[str, ...],
+    changed: tuple[str, ...],
+    words: str,
+):
+    code, out, err = plan(capsys, *files, *trainer_bound, *SHARED, *changed)
+    assert (code, out) == (2, "")
+    assert words in err
+
+
+def test_several_profiles_need_cores(own_home: Path, capsys, files: tuple[str, ...]):
+    code, _, err = plan(
+        capsys, *files, *files, "--bandwidth-mbps", "8", "--client-cores", "4", "--trainer-s", "1"
+    )
+    assert (code, "--cores: 2 profiles share a server; add --cores N" in err) == (2, True)
+    code, _, err = plan(capsys, "geo-b2", "--profile", "a", "--profile", "b")
+    assert (code, "--profile: the plan of an experiment has one profile" in err) == (2, True)
 
 
 def test_an_experiment_or_a_profile_alone(own_home: Path, capsys, files: tuple[str, ...]):

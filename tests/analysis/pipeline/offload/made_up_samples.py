@@ -67,3 +67,14 @@ def problems(draw: st.DrawFn, most: int = 10) -> tuple[Choices, Machines, list[s
         draw(st.sampled_from([0, 0.5, 1, 4])),
     )
     return choices_of(profile, codecs, draw(st.sampled_from([1.0, 0.5, 2.0]))), machines, list(profile.keys)
+
+
+def many(seed: int, n: int) -> Choices:
+    """Samples of random sizes and times, of which half shrink."""
+    random = np.random.default_rng(seed)
+    raw = random.uniform(1e5, 6e5, n)
+    sizes = np.column_stack([raw * 8, np.full(n, 150_528.0), np.full(n, 602_112.0)])
+    times = np.column_stack([raw / 2e7, random.uniform(1e-3, 3e-3, n), np.full(n, 4e-4)])
+    return choices_of(
+        SampleProfile([str(i) for i in range(n)], ("decode", "crop", "to_tensor"), raw, sizes, times)
+    )
