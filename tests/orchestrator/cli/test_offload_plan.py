@@ -92,7 +92,15 @@ def test_the_table_and_dollars(own_home: Path, capsys, files: tuple[str, ...]):
         (("--codec", "none,2,0.5,1,1"), "must have different names, none of them none"),
         (("--codec", "a,2,0.5,1,1", "--codec", "a,1,0.5,1,1"), "must have different names"),
         (("--prices", "nosuch"), "--prices: it belongs to the plan of an experiment"),
-        (("--passes", "2"), "--passes: it belongs to the plan of an experiment"),
+        (("--passes", "0"), "--passes '0' is not one number from 1 to 1,000,000"),
+        (("--passes", "1,30"), "--passes '1,30' is not one number from 1 to 1,000,000"),
+        (("--passes", "nan"), "--passes 'nan' is not one number"),
+        (("--cache-gb", "-1"), "--cache-gb '-1' is not CLIENT or CLIENT,SERVER in GB of 0 or more"),
+        (("--cache-gb", "1,nan"), "--cache-gb '1,nan' is not CLIENT or CLIENT,SERVER"),
+        (("--cache-gb", "1,2,3"), "--cache-gb '1,2,3' is not CLIENT or CLIENT,SERVER"),
+        (("--cache-gb", "inf"), "--cache-gb 'inf' is not CLIENT or CLIENT,SERVER"),
+        (("--random-from", "0"), "--random-from 0 is not 1 or more"),
+        (("--random-from", "4"), "the first random operation 4 is not from 1 to 3"),
         (("--bandwidth-mbps", "8,9"), "--bandwidth-mbps '8,9' has 2 numbers for 1 profile; give one number"),
         (("--bandwidth-mbps", "fast"), "--bandwidth-mbps 'fast' is not a number"),
         (("--weights", "2"), "--weights: it belongs to jobs that share a server"),
@@ -108,6 +116,30 @@ def test_what_is_refused(
     code, out, err = plan(capsys, *files, *MACHINES, *changed)
     assert (code, out) == (2, "")
     assert words in err
+
+
+def test_passes_and_caches(own_home: Path, capsys, files: tuple[str, ...]):
+    """The client has room for one sample of 500 kB, and is sent 390 kB in later passes."""
+    caches = ("--passes", "4", "--cache-gb", "0.0005,0.0003")
+    code, out, _ = plan(capsys, *files, *MACHINES, *caches, "-o", "json")
+    assert code == 0
+    found = json.loads(out)["policies"]
+    none, greedy, best = found["none"], found["greedy"], found["best"]
+    assert (none["client_cached"], none["server_cached"]) == (2, 0)  # in order: 300 kB and 90 kB
+    assert (none["first_pass_s"], none["later_pass_s"]) == pytest.approx((0.89, 0.5))
+    assert none["epoch_s"] == pytest.approx((0.89 + 3 * 0.5) / 4)
+    assert none["bytes"] == pytest.approx((890_000 + 3 * 500_000) / 4)
+    assert (greedy["offloaded"], greedy["client_cached"], greedy["server_cached"]) == (2, 1, 1)
+    assert best["epoch_s"] < min(none["epoch_s"], greedy["epoch_s"])
+    assert best["bound_s"] <= best["epoch_s"] * (1 + 1e-6)
+    assert "in the first pass the network takes longest" in best["why"]
+    _, out, _ = plan(capsys, *files, *MACHINES, *caches)
+    assert "CLIENT CACHED  SERVER CACHED" in out
+    for unchanged in (("--passes", "9"), ("--cache-gb", "5,5"), ("--random-from", "3")):
+        _, plain, _ = plan(capsys, *files, *MACHINES, "-o", "json")
+        assert plan(capsys, *files, *MACHINES, *unchanged, "-o", "json")[1] == plain
+    code, _, err = plan(capsys, *files[:2], *MACHINES, *caches)
+    assert (code, "passes with caches need the operations' times" in err) == (2, True)
 
 
 @pytest.fixture
@@ -173,6 +205,8 @@ def test_a_job_that_gains_less_gets_no_core(own_home: Path, capsys, files: tuple
         (("--least-gain", "nan"), "--least-gain nan is not 0, or from 0.001"),
         (("--storage-cores", "2"), "--storage-cores: it belongs to the plan of one profile"),
         (("--objective", "usd"), "--objective: it belongs to the plan of one profile"),
+        (("--passes", "2"), "--passes: it belongs to the plan of one profile"),
+        (("--cache-gb", "2"), "--cache-gb: it belongs to the plan of one profile"),
         (("--usd-per-h", "1,0"), "--usd-per-h: it belongs to the plan of one profile"),
         (
             ("--times", "third.csv"),

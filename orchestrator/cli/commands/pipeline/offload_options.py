@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,9 +16,11 @@ if TYPE_CHECKING:
     from analysis.pipeline.offload.choices import Codec
     from analysis.pipeline.offload.compare import PolicyRow
     from analysis.pipeline.offload.pass_time import Machines, Prices
+    from analysis.pipeline.offload.passes import Caches
     from analysis.pipeline.offload.sample_profile import SampleProfile
 
 _LEAST, _MOST = 1e-3, 1e9  # of numbers of the options
+_MOST_PASSES = 1_000_000
 PANEL = "A profile of each sample, without an experiment"
 
 
@@ -61,6 +64,16 @@ UsdPerGbOption = Annotated[
         "DIRECT,IN,OUT",
     ),
 ]
+CacheOption = Annotated[
+    str | None,
+    _option(
+        "GB of the caches of client and server, which keep values for later passes. [0,0]", "CLIENT[,SERVER]"
+    ),
+]
+RandomFromOption = Annotated[
+    int | None,
+    _option("First random operation, counted from 1: values before it can be cached. [2]", "K"),
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +92,9 @@ class OffloadOptions:
     codecs: tuple[str, ...]
     usd_per_h: str | None
     usd_per_gb: str | None
+    passes: str | None
+    cache_gb: str | None
+    random_from: int | None
 
 
 def compared(options: OffloadOptions) -> tuple[SampleProfile, tuple[PolicyRow, ...]]:
@@ -86,6 +102,7 @@ def compared(options: OffloadOptions) -> tuple[SampleProfile, tuple[PolicyRow, .
     from analysis.pipeline.offload.compare import compare_policies
 
     machines = machines_of(options)
+    caches = caches_of(options)
     with refusing():
         profile = read(options.profile, options.times)
         rows = compare_policies(
@@ -96,6 +113,7 @@ def compared(options: OffloadOptions) -> tuple[SampleProfile, tuple[PolicyRow, .
             speed=speed_of(options.server_speed),
             codecs=[codec_of(text) for text in options.codecs],
             prices=prices_of(options.usd_per_h, options.usd_per_gb),
+            caches=caches,
         )
     return profile, rows
 
@@ -133,6 +151,33 @@ def machines_of(options: OffloadOptions) -> Machines:
     (storage_cores,) = numbers("--storage-cores", options.storage_cores, zero=True)
     (trainer_s,) = numbers("--trainer-s", options.trainer_s, zero=True)
     return Machines(trainer_s, bandwidth_mbps * 1e6, client_cores, storage_cores)
+
+
+def caches_of(options: OffloadOptions) -> Caches:
+    """Passes and caches. Raises typer.BadParameter."""
+    from analysis.pipeline.offload.passes import Caches
+
+    text = "1" if options.passes is None else options.passes
+    try:
+        passes = float(text)
+    except ValueError:
+        passes = math.nan
+    if not 1 <= passes <= _MOST_PASSES:
+        raise typer.BadParameter(
+            f"--passes '{text[:80]}' is not one number from 1 to {_MOST_PASSES:,}, such as 30"
+        )
+    sizes = (options.cache_gb or "0").split(",")
+    try:
+        gb = [float(part) for part in sizes]
+    except ValueError:
+        gb = []
+    if len(gb) not in (1, 2) or not all(0 <= one <= _MOST for one in gb):
+        raise typer.BadParameter(
+            f"--cache-gb '{(options.cache_gb or '')[:80]}' is not CLIENT or CLIENT,SERVER in GB of 0 or more"
+        )
+    if options.random_from is not None and options.random_from < 1:
+        raise typer.BadParameter(f"--random-from {options.random_from} is not 1 or more")
+    return Caches(passes, gb[0] * 1e9, (gb[1] if len(gb) > 1 else 0.0) * 1e9, options.random_from or 2)
 
 
 def speed_of(text: str | None) -> float:

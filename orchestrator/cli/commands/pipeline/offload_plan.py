@@ -21,6 +21,7 @@ COLUMNS = (
     "usd_per_1m",
     "verdict",
 )
+_CACHED = ("client_cached", "server_cached")
 
 
 def offload_plan(options: OffloadOptions, *, json: bool) -> None:
@@ -43,7 +44,10 @@ def offload_plan(options: OffloadOptions, *, json: bool) -> None:
     typer.echo(
         f"{shrink:,} of {count:,} samples ({shrink / count:.1%}) are smaller after an operation than they are stored.\n"
     )
-    typer.echo(rows_text("policies", [_cells(row) for row in rows], COLUMNS, Format.table), nl=False)
+    cells = [_cells(row) for row in rows]
+    cached = any(row["client_cached"] or row["server_cached"] for row in cells)
+    columns = (*COLUMNS[:-2], *(_CACHED if cached else ()), *COLUMNS[-2:])
+    typer.echo(rows_text("policies", cells, columns, Format.table), nl=False)
     for row in rows:
         typer.echo(f"{row.policy}: {row.why}.")
 
@@ -63,6 +67,8 @@ def _cells(row: Any) -> dict[str, Any]:
         "network_s": rounded(shown["t_net_s"]),
         "gb": rounded(shown["bytes"], 1e9),
         "offloaded": shown["offloaded"],
+        "client_cached": shown["client_cached"],
+        "server_cached": shown["server_cached"],
         "usd_per_1m": rounded(shown["usd_per_1m_samples"]),
         "verdict": row.verdict.replace("_", " "),
     }

@@ -15,12 +15,14 @@ from orchestrator.cli.commands.pipeline.offload_jobs import JobsOptions, jobs_pl
 from orchestrator.cli.commands.pipeline.offload_options import (
     PANEL,
     BandwidthOption,
+    CacheOption,
     ClientCoresOption,
     CodecOption,
     Objective,
     ObjectiveOption,
     OffloadOptions,
     PrefixOption,
+    RandomFromOption,
     ServerSpeedOption,
     StorageCoresOption,
     TrainerOption,
@@ -81,8 +83,13 @@ def plan(
         ),
     ] = None,
     passes: Annotated[
-        str, typer.Option("--passes", metavar="N[,N...]", help="Passes over the data set.")
-    ] = _PASSES,
+        str | None,
+        typer.Option(
+            "--passes",
+            metavar="N[,N...]",
+            help="Passes over the data set. [1,30] Without an experiment: one number. [1]",
+        ),
+    ] = None,
     sps_per_peer: Annotated[
         float | None,
         typer.Option(
@@ -143,6 +150,8 @@ def plan(
     codec: CodecOption = None,
     usd_per_h: UsdPerHourOption = None,
     usd_per_gb: UsdPerGbOption = None,
+    cache_gb: CacheOption = None,
+    random_from: RandomFromOption = None,
     cores: Annotated[
         int | None,
         typer.Option(
@@ -187,8 +196,9 @@ def plan(
     \b
     JSON without an experiment: {"schema_version", "samples", "shrinking" (samples), "shrinking_by_op", "least_bytes",
       "policies": {"none"|"all"|"prefix:2"|"fastflow"|"greedy"|"best": {"t_g_s" (trainer), "t_cc_s" (client's CPU), "t_cs_s"
-      (server's CPU), "t_net_s", "epoch_s", "bytes", "offloaded" (samples), "storage_cpu_s", "usd_per_1m_samples",
-      "bound_s" (of best: no pass is shorter), "verdict", "why"}}}
+      (server's CPU), "t_net_s", "epoch_s", "first_pass_s", "later_pass_s", "bytes", "offloaded", "client_cached",
+      "server_cached" (samples), "storage_cpu_s", "usd_per_1m_samples",
+      "bound_s" (of best: no pass is shorter), "verdict", "why"}}}; numbers are means of a pass.
 
     \b
     JSON of jobs: {"schema_version", "cores", "cores_left", "weighted_s" (sum of weights x passes), "weighted_none_s"
@@ -204,7 +214,7 @@ def plan(
     from orchestrator.pipeline.plan_setting import check_pipeline, plan_setting
     from orchestrator.pipeline.target import find_target
 
-    profiles: tuple[str, ...] = tuple(profile or ())
+    profiles = list(profile or ())
     alone: dict[str, Any] = {
         "--times": times,
         "--bandwidth-mbps": bandwidth_mbps,
@@ -219,6 +229,8 @@ def plan(
         "--prefix": None if prefix == 2 else prefix,
         "--usd-per-h": usd_per_h,
         "--usd-per-gb": usd_per_gb,
+        "--cache-gb": cache_gb,
+        "--random-from": random_from,
     }
     of_jobs: dict[str, Any] = {"--cores": cores, "--least-gain": least_gain}
     if not experiment:
@@ -228,7 +240,6 @@ def plan(
             "--pipeline": pipeline,
             "--any-profile": any_profile,
             "--set": overrides,
-            "--passes": passes != _PASSES,
             "--sps-per-peer": sps_per_peer is not None,
             "--samples": samples,
             "--prices": prices,
@@ -241,13 +252,13 @@ def plan(
                     f"{option}: it belongs to the plan of an experiment; name one, or leave it out"
                 )
         if cores is not None or len(profiles) > 1:
-            for option, value in of_one.items():
+            for option, value in {**of_one, "--passes": passes}.items():
                 if value is not None:
                     raise UsageError(
                         f"{option}: it belongs to the plan of one profile, and jobs that share a server have --cores; leave it out"
                     )
             jobs = JobsOptions(
-                profiles,
+                tuple(profiles),
                 tuple(times or ()),
                 cores,
                 weights,
@@ -280,6 +291,9 @@ def plan(
             tuple(codec or ()),
             usd_per_h,
             usd_per_gb,
+            passes,
+            cache_gb,
+            random_from,
         )
         offload_plan(options, json=output is Output.json)
         return
@@ -290,7 +304,7 @@ def plan(
             )
     if len(profiles) > 1:
         raise UsageError("--profile: the plan of an experiment has one profile; leave the others out")
-    numbers = parsed_passes(passes)
+    numbers = parsed_passes(_PASSES if passes is None else passes)
     if sps_per_peer is not None and not 0 < sps_per_peer < math.inf:
         raise typer.BadParameter(f"--sps-per-peer {sps_per_peer:g} is not above 0")
     try:
