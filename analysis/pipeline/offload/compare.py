@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -19,6 +19,7 @@ from analysis.pipeline.offload.pass_time import (
     PassTime,
     Prices,
     usd,
+    usd_parts,
 )
 from analysis.pipeline.offload.passes import (
     Caches,
@@ -53,6 +54,7 @@ class PolicyRow:
     bound_s: float | None
     verdict: Verdict
     why: str
+    usd_parts_per_1m: dict[str, float] | None = None  # of `usd_per_1m`, by `BILL_WORDS`
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON types."""
@@ -148,7 +150,13 @@ def compare_policies(
     def usd_of(found: PassTime) -> float | None:
         if prices is None or math.isinf(found.seconds):
             return None
-        return usd(found, found.store_bytes if isinstance(found, MeanPass) else raw_bytes, prices)
+        return usd(found, _store_bytes(found, raw_bytes), prices)
+
+    def parts_of(found: PassTime) -> dict[str, float] | None:
+        if prices is None or math.isinf(found.seconds):
+            return None
+        parts = usd_parts(found, _store_bytes(found, raw_bytes), prices)
+        return {part: amount * _MILLION / choices.samples for part, amount in parts.items()}
 
     def value(found: PassTime) -> float:
         amount = found.seconds if aim == "time" else usd_of(found)
@@ -171,9 +179,20 @@ def compare_policies(
             bound_s if name == "best" else None,
             "baseline" if name == "none" else _verdict(value(one), base),
             _why(one, gap if name == "best" else None),
+            parts_of(one),
         )
         for name, one in found.items()
     )
+
+
+def compare_by_cores(
+    profile: SampleProfile, machines: Machines, most: int, **options: Any
+) -> dict[int, tuple[PolicyRow, ...]]:
+    """`compare_policies` with 0 to `most` storage cores in place of those of `machines`; raises as it does."""
+    return {
+        cores: compare_policies(profile, replace(machines, storage_cores=cores), **options, little_work=False)
+        for cores in range(most + 1)
+    }
 
 
 def cheapest(
@@ -241,6 +260,10 @@ def _by_bytes(profile: SampleProfile, machines: Machines, prefix_ops: int) -> tu
             )
         )
     return tuple(rows)
+
+
+def _store_bytes(found: PassTime, raw_bytes: float) -> float:
+    return found.store_bytes if isinstance(found, MeanPass) else raw_bytes
 
 
 def _verdict(value: float, base: float) -> Verdict:

@@ -113,3 +113,25 @@ def usd(found: PassTime, store_bytes: float, prices: Prices) -> float:
         + prices.store_to_server_usd * store_bytes
         + prices.server_to_client_usd * found.sent_bytes
     )
+
+
+BILL_WORDS = {
+    "rented": "all that is rented",
+    "server": "the server",
+    "store_to_client": "store to client",
+    "store_to_server": "store to server",
+    "server_to_client": "server to client",
+}
+"""The parts of `usd` in words."""
+
+
+def usd_parts(found: PassTime, store_bytes: float, prices: Prices) -> dict[str, float]:
+    """`usd` by part; they add up to it."""
+    used = found.uses_server
+    return {
+        "rented": prices.usd_per_s * found.seconds,
+        "server": prices.server_usd_per_s * found.seconds if used else 0.0,
+        "store_to_client": 0.0 if used else prices.store_to_client_usd * store_bytes,
+        "store_to_server": prices.store_to_server_usd * store_bytes if used else 0.0,
+        "server_to_client": prices.server_to_client_usd * found.sent_bytes if used else 0.0,
+    }

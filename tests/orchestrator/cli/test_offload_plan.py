@@ -142,6 +142,66 @@ def test_passes_and_caches(own_home: Path, capsys, files: tuple[str, ...]):
     assert (code, "passes with caches need the operations' times" in err) == (2, True)
 
 
+def report(capsys, *arguments: str) -> tuple[int, str, str]:
+    code = run(["pipeline", "report", *arguments])
+    done = capsys.readouterr()
+    assert "Traceback" not in done.err
+    return code, done.out, " ".join(re.sub("[│╭╮╰╯─]", " ", done.err).split())
+
+
+def test_a_report_on_a_profile_alone(own_home: Path, capsys, files: tuple[str, ...], tmp_path: Path):
+    prices = ("--usd-per-h", "1,0.2", "--usd-per-gb", "10,0,10")
+    code, out, _ = report(
+        capsys, *files, *MACHINES, *prices, "--passes", "3", "--cache-gb", "0.0005", "-o", "json"
+    )
+    assert code == 0
+    found = json.loads(out)
+    assert (found["target"], found["kind"], found["missing"], found["best"]) == ("sizes", "profile", [], [])
+    assert found["parts"] == {"trace": None, "map": None, "profile": files[1]}
+    page = Path(found["report"])
+    assert page.parent.parent == own_home / "pipeline-reports"
+    for name in ("shrinking", "benefit", "policies", "cores", "bill"):
+        assert {path.suffix for path in page.parent.glob(f"{name}.*")} == {".csv", ".png", ".svg"}
+    text = page.read_text()
+    assert (
+        "8 Mb/s to a client of 4 cores, 1 core next to the storage, a trainer that needs 0.01 s for a pass"
+        in text
+    )
+    assert "Means of 3 passes with caches of 0.0005 GB (client) and 0 GB (server)." in text
+    code, out, _ = report(capsys, *files[:2], *MACHINES, "--out", str(tmp_path / "page"), "-o", "json")
+    assert code == 0
+    assert "need the operations' times; give them with --times" in json.loads(out)["missing"][0]
+    code, out, _ = report(capsys, *files, *MACHINES, "--out", str(tmp_path / "page"))
+    assert (code, out) == (0, f"{tmp_path / 'page' / 'report.html'}\n")
+    assert "The bill needs prices" in (tmp_path / "page" / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "name an experiment, a pipeline or a run, or a profile by sample with --profile FILE"),
+        (("--profile", "/proc/none", *MACHINES), "/proc/none: cannot be read"),
+        (("--profile", "/proc/none"), "--bandwidth-mbps: a plan without an experiment needs it"),
+        (("--profile", "/proc/none", *MACHINES, "--passes", "1,30"), "--passes '1,30' is not one number"),
+        (("--profile", "/proc/none", *MACHINES, "--cache-gb", "-1"), "--cache-gb '-1' is not CLIENT"),
+        (
+            ("--profile", "/proc/none", *MACHINES, "--samples", "3"),
+            "--samples: it belongs to the report of a target",
+        ),
+        (
+            ("--profile", "/proc/none", *MACHINES, "--trace", "x"),
+            "--trace: it belongs to the report of a target",
+        ),
+        (("imagenet", "--cache-gb", "3"), "--cache-gb: it belongs to the report of a profile alone"),
+        (("imagenet", "--objective", "usd"), "--objective: it belongs to the report of a profile alone"),
+    ],
+)
+def test_what_a_report_is_refused(own_home: Path, capsys, arguments: tuple[str, ...], words: str):
+    code, out, err = report(capsys, *arguments)
+    assert (code, out) == (2, "")
+    assert words in err
+
+
 @pytest.fixture
 def trainer_bound(tmp_path: Path) -> tuple[str, ...]:
     """A job whose trainer takes longest, as options."""

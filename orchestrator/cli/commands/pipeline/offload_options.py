@@ -101,21 +101,22 @@ def compared(options: OffloadOptions) -> tuple[SampleProfile, tuple[PolicyRow, .
     """Read the profile and compare the policies. Raises UsageError, typer.BadParameter, RunFailedError."""
     from analysis.pipeline.offload.compare import compare_policies
 
-    machines = machines_of(options)
-    caches = caches_of(options)
+    machines, settings = machines_of(options), settings_of(options)
     with refusing():
         profile = read(options.profile, options.times)
-        rows = compare_policies(
-            profile,
-            machines,
-            aim=options.objective.value,
-            prefix_ops=options.prefix,
-            speed=speed_of(options.server_speed),
-            codecs=[codec_of(text) for text in options.codecs],
-            prices=prices_of(options.usd_per_h, options.usd_per_gb),
-            caches=caches,
-        )
-    return profile, rows
+        return profile, compare_policies(profile, machines, **settings)
+
+
+def settings_of(options: OffloadOptions) -> dict[str, Any]:
+    """The arguments of `compare_policies` but for profile and machines. Raises typer.BadParameter."""
+    return {
+        "aim": options.objective.value,
+        "prefix_ops": options.prefix,
+        "speed": speed_of(options.server_speed),
+        "codecs": [codec_of(text) for text in options.codecs],
+        "prices": prices_of(options.usd_per_h, options.usd_per_gb),
+        "caches": caches_of(options),
+    }
 
 
 @contextmanager
