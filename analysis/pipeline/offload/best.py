@@ -90,8 +90,8 @@ def best(
     """Solve the program, round it, and move single samples while that helps.
 
     `some`: at least one sample must use the server, which needs a core of it. `little_work`: of many samples and equal
-    times and no caches, the server's work is small, which takes as long again to find. Without a core of the server nothing
-    uses it. Raises SolverError.
+    times, the server's work is small, which takes longer to find. Without a core of the server nothing uses it. Raises
+    SolverError.
     """
     problem = _problem(choices)
     if not machines.storage_cores and problem.uses_server.any():
@@ -103,10 +103,11 @@ def best(
         value = value_of(problem, nothing, machines, objective)
         return Best(nothing, value, value)
     whole = problem.samples <= _AS_INTEGERS
-    program = _Program(problem, machines, objective, some=some)
+    interior = not little_work or len(problem.phases) > 1
+    program = _Program(problem, machines, objective, some=some, interior=interior)
     shares, bound = program.solve(whole=whole)
     seconds_alone = objective.per_byte == objective.per_store_byte == 0
-    if little_work and not whole and seconds_alone and not some and not problem.caches:
+    if little_work and not whole and seconds_alone and not some:
         with suppress(SolverError):  # the first solution is as good
             shares, _ = program.solve(whole=False, most=bound * (1 + _SLACK))
     chosen = _rounded(problem, machines, objective, program.table(shares))
@@ -118,11 +119,13 @@ def _problem(choices: Choices | Problem) -> Problem:
     return choices if isinstance(choices, Problem) else Problem.of(choices)
 
 
-def undominated(choices: Choices | Problem, *, some: bool = False) -> npt.NDArray[np.bool_]:
+def undominated(
+    choices: Choices | Problem, *, some: bool = False, store: bool = True
+) -> npt.NDArray[np.bool_]:
     """(n, c): choices of which no other one of the sample is as good in bytes, server's and client's seconds, and caches.
 
-    Of equal ones the first stays, and sending as stored always does. With `some`, choices without the server rule out none
-    that use it.
+    `store`: bytes that leave the store count too. Of equal ones the first stays, and sending as stored always does. With
+    `some`, choices without the server rule out none that use it.
     """
     problem = _problem(choices)
     n, c = len(problem.phases[0].choices.sent_bytes), len(problem.names)
@@ -132,7 +135,7 @@ def undominated(choices: Choices | Problem, *, some: bool = False) -> npt.NDArra
             for phase in problem.phases
             for values in (phase.choices.sent_bytes, phase.choices.server_s, phase.choices.client_s)
         ]
-        + [phase.store_bytes for phase in problem.phases[1:]]
+        + [phase.store_bytes for phase in problem.phases if store]
         + [cache.kept_bytes for cache in problem.caches],
         axis=2,
     )
@@ -154,10 +157,14 @@ class _Program:
     HiGHS has absolute tolerances, so T, the objective and the caches are in units of what they are if nothing is offloaded.
     """
 
-    def __init__(self, problem: Problem, machines: Machines, objective: Objective, *, some: bool) -> None:
+    def __init__(
+        self, problem: Problem, machines: Machines, objective: Objective, *, some: bool, interior: bool
+    ) -> None:
+        """`interior`: rather the interior-point method, which is fast, but often finds another one of equal optima."""
         from scipy.sparse import csr_array, vstack
 
-        kept = undominated(problem, some=some)
+        self._interior = interior
+        kept = undominated(problem, some=some, store=objective.per_store_byte > 0)
         kept[:, 0] = False
         self._shape = kept.shape
         self._rows, self._columns = np.nonzero(kept)
@@ -235,8 +242,8 @@ class _Program:
                 limits = np.append(limits, (most - self._fixed) / self._unit)
                 cost = np.append(self._server / (self._server.max(initial=0.0) or 1.0), [0.0] * self._phases)
             bounds = [(0, 1)] * count + [(self._least, None)] * self._phases
-            # the simplex method may fail where the other one does not, and is slow with several phases
-            for method in ("highs", "highs-ipm") if self._phases == 1 else ("highs-ipm", "highs"):
+            methods = ("highs", "highs-ipm")  # one may fail where the other one does not
+            for method in reversed(methods) if self._interior else methods:
                 found = linprog(cost, A_ub=matrix, b_ub=limits, bounds=bounds, method=method)
                 if found.status == 0:
                     break

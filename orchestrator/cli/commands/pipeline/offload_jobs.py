@@ -51,13 +51,15 @@ def jobs_plan(options: JobsOptions, *, json: bool) -> None:
             f"--times: {count} profiles need as many files of times, in their order, and there are {len(options.times)}; cores "
             "are shared by what operations take"
         )
-    weights = numbers("--weights", options.weights or "1", count)
-    gains = numbers("--least-gain", options.least_gain or "0.1", count, zero=True)
+    weights = numbers("--weights", "1" if options.weights is None else options.weights, count)
+    gains = numbers(
+        "--least-gain", "0.1" if options.least_gain is None else options.least_gain, count, zero=True
+    )
     if max(gains) >= 100:
         raise typer.BadParameter(f"--least-gain {max(gains):g} is not from 0 to less than 100 per cent")
     mbps = numbers("--bandwidth-mbps", options.bandwidth_mbps, count)
     client = numbers("--client-cores", options.client_cores, count)
-    speeds = numbers("--server-speed", options.server_speed or "1", count)
+    speeds = numbers("--server-speed", "1" if options.server_speed is None else options.server_speed, count)
     trainers = numbers("--trainer-s", options.trainer_s, count, zero=True)
     codecs = [codec_of(text) for text in options.codecs]
     with refusing():

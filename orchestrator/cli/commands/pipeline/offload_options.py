@@ -167,7 +167,7 @@ def caches_of(options: OffloadOptions) -> Caches:
         raise typer.BadParameter(
             f"--passes '{text[:80]}' is not one number from 1 to {_MOST_PASSES:,}, such as 30"
         )
-    sizes = (options.cache_gb or "0").split(",")
+    sizes = ("0" if options.cache_gb is None else options.cache_gb).split(",")
     try:
         gb = [float(part) for part in sizes]
     except ValueError:

@@ -214,6 +214,22 @@ def test_many_samples_are_within_a_thousandth_of_the_bound(objective: Objective)
     assert {problem.names[k].on_client for k in found.chosen} > {None}
 
 
+def test_where_the_trainer_limits_nothing_uses_the_server():
+    profile = many_samples(5, 300)
+    problem = problem_of(profile, choices_of(profile), Caches(3, 1e7, 1e9))
+    found = best(problem, Machines(1e4, 430e6, 48, 2))
+    assert found.value == 1e4
+    assert not problem.uses_server[found.chosen].any()
+
+
+def test_what_leaves_the_store_counts_only_if_it_is_paid_for():
+    profile = two()
+    problem = problem_of(profile, choices_of(profile), Caches(3, 0, 1e9))
+    kept = problem.names.index(Choice(0, on_server=0))
+    assert undominated(problem)[:, kept].all()
+    assert not undominated(problem, store=False)[:, kept].any()
+
+
 @pytest.fixture
 def openimages(sophon_sizes: Path, tmp_path: Path) -> SampleProfile:
     """The published sizes, with times."""
