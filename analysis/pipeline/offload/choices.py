@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from analysis.pipeline.offload.sample_profile import Floats, SampleProfile
 
@@ -14,10 +15,21 @@ NONE = "none"
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Run the first `ops` operations next to the storage and compress the result with `codec`. 0: send the sample as stored."""
+    """Run the first `ops` operations next to the storage and compress the result with `codec`. 0: send the sample as stored.
+
+    `on_client`, `on_server`: the operations after which the values are kept there for later passes, 0: as stored, None: they
+    are not.
+    """
 
     ops: int
     codec: str = NONE
+    on_client: int | None = None
+    on_server: int | None = None
+
+    @property
+    def uses_server(self) -> bool:
+        """Whether the sample needs the server next to the storage."""
+        return self.ops > 0 or self.on_server is not None
 
 
 @dataclass(frozen=True)
@@ -51,6 +63,11 @@ class Choices:
     def samples(self) -> int:
         """n."""
         return len(self.sent_bytes)
+
+    @property
+    def offloads(self) -> npt.NDArray[np.bool_]:
+        """(c,): choices with operations next to the storage."""
+        return np.array([choice.ops > 0 for choice in self.names])
 
     def index(self, choice: Choice) -> int:
         """The column of a choice. Raises ValueError if there is none."""

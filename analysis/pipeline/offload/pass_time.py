@@ -12,6 +12,13 @@ from analysis.pipeline.offload.choices import Choices
 
 Assignment = npt.NDArray[np.intp]
 """(n,): the column of each sample's choice."""
+BOUND_WORDS = {
+    "trainer": "the trainer",
+    "client": "the client's CPU",
+    "server": "the server's CPU",
+    "network": "the network",
+}
+"""What `PassTime.bound` is in a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +79,11 @@ class PassTime:
         times = {"trainer": self.t_g_s, "client": self.t_cc_s, "server": self.t_cs_s, "network": self.t_net_s}
         return max(times, key=lambda name: times[name])
 
+    @property
+    def uses_server(self) -> bool:
+        """Whether the server is rented, and all bytes go through it."""
+        return self.offloaded > 0
+
 
 def pass_time(choices: Choices, chosen: Assignment, machines: Machines) -> PassTime:
     """The pass with these choices."""
@@ -79,7 +91,7 @@ def pass_time(choices: Choices, chosen: Assignment, machines: Machines) -> PassT
     sent = math.fsum(choices.sent_bytes[rows, chosen])
     server_s = math.fsum(choices.server_s[rows, chosen])
     client_s = math.fsum(choices.client_s[rows, chosen])
-    offloaded = int(np.count_nonzero(chosen))
+    offloaded = int(np.count_nonzero(choices.offloads[chosen]))
     cores = machines.storage_cores
     return PassTime(
         machines.trainer_s,
@@ -92,12 +104,34 @@ def pass_time(choices: Choices, chosen: Assignment, machines: Machines) -> PassT
     )
 
 
-def usd(found: PassTime, raw_bytes: float, prices: Prices) -> float:
-    """Dollars of a pass. `raw_bytes`: of all samples, as they are stored."""
-    if not found.offloaded:
-        return prices.usd_per_s * found.seconds + prices.store_to_client_usd * raw_bytes
+def usd(found: PassTime, store_bytes: float, prices: Prices) -> float:
+    """Dollars of a pass. `store_bytes`: that leave the store, all samples as they are stored unless some are cached."""
+    if not found.uses_server:
+        return prices.usd_per_s * found.seconds + prices.store_to_client_usd * store_bytes
     return (
         (prices.usd_per_s + prices.server_usd_per_s) * found.seconds
-        + prices.store_to_server_usd * raw_bytes
+        + prices.store_to_server_usd * store_bytes
         + prices.server_to_client_usd * found.sent_bytes
     )
+
+
+BILL_WORDS = {
+    "rented": "all that is rented",
+    "server": "the server",
+    "store_to_client": "store to client",
+    "store_to_server": "store to server",
+    "server_to_client": "server to client",
+}
+"""The parts of `usd` in words."""
+
+
+def usd_parts(found: PassTime, store_bytes: float, prices: Prices) -> dict[str, float]:
+    """`usd` by part; they add up to it."""
+    used = found.uses_server
+    return {
+        "rented": prices.usd_per_s * found.seconds,
+        "server": prices.server_usd_per_s * found.seconds if used else 0.0,
+        "store_to_client": 0.0 if used else prices.store_to_client_usd * store_bytes,
+        "store_to_server": prices.store_to_server_usd * store_bytes if used else 0.0,
+        "server_to_client": prices.server_to_client_usd * found.sent_bytes if used else 0.0,
+    }

@@ -14,6 +14,7 @@ from analysis.report.files import FigureFolder
 from analysis.report.input_sections import input_sections
 from analysis.report.page import Card, Section, render
 from analysis.report.pipeline.map_sections import function_rows, map_sections
+from analysis.report.pipeline.offload_sections import offload_cards, offload_sections
 from analysis.report.pipeline.parts import Parts
 from analysis.report.pipeline.plan_sections import plan_sections
 from analysis.report.pipeline.profile_sections import profile_sections
@@ -21,7 +22,10 @@ from analysis.report.pipeline.trace_sections import trace_sections
 from metrics.readable import number, usd
 
 PAGE = "report.html"
-_FIGURES = ("operations", "waiting", "map", "strategies", "options", "input_operations", "input_waiting")
+_FIGURES = (
+    *("operations", "waiting", "map", "strategies", "options", "input_operations", "input_waiting"),
+    *("shrinking", "benefit", "policies", "cores", "bill"),
+)
 _NAMES = {PAGE} | {f"{name}.{kind}" for name in _FIGURES for kind in ("csv", "png", "svg")}
 """All files that a report may have."""
 
@@ -64,12 +68,16 @@ def page_html(parts: Parts, files: FigureFolder) -> str:
         sections += profile_sections(parts.profile, files)
     if parts.plan is not None:
         sections += plan_sections(parts.plan, files)
+    if parts.offload is not None:
+        sections += offload_sections(parts.offload, files)
     if parts.missing:
         items = "".join(f"<li>{escape(sentence)}</li>" for sentence in parts.missing)
         sections.append(Section("Not measured", "These parts are missing.", html=f"<ul>{items}</ul>"))
     return render(
         f"The input of {parts.target}",
-        "Where its time goes, what each remedy delivers, and what it pays.",
+        "Where its time goes, what each remedy delivers, and what it pays."
+        if parts.offload is None
+        else "Which samples shrink, and what it pays to run their first operations next to the storage.",
         _basis(parts),
         parts.warnings,
         _cards(parts),
@@ -79,6 +87,8 @@ def page_html(parts: Parts, files: FigureFolder) -> str:
 
 def _basis(parts: Parts) -> str:
     """Where and when each part was measured."""
+    if parts.offload is not None:
+        return f"A profile of {len(parts.offload.profile.keys):,} samples. Passes and dollars are predicted."
     found: list[str] = []
     if parts.run is not None:
         found.append(f"trace of the run {parts.run.meta.run_id}")
@@ -92,7 +102,7 @@ def _basis(parts: Parts) -> str:
 
 
 def _cards(parts: Parts) -> list[Card]:
-    cards: list[Card] = []
+    cards: list[Card] = [] if parts.offload is None else offload_cards(parts.offload)
     if parts.trace is not None and parts.run is None:
         known = [one for one in parts.trace["traces"] if one["samples_per_s"] is not None]
         if known:

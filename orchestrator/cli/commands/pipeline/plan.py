@@ -11,12 +11,30 @@ import typer
 from cloud.targets import TARGETS
 from orchestrator.cli.choosing import Where
 from orchestrator.cli.commands.pipeline.arguments import parsed_passes
-from orchestrator.cli.commands.pipeline.offload_plan import OffloadOptions, offload_plan
+from orchestrator.cli.commands.pipeline.offload_jobs import JobsOptions, jobs_plan
+from orchestrator.cli.commands.pipeline.offload_options import (
+    PANEL,
+    BandwidthOption,
+    CacheOption,
+    ClientCoresOption,
+    CodecOption,
+    Objective,
+    ObjectiveOption,
+    OffloadOptions,
+    PrefixOption,
+    RandomFromOption,
+    ServerProfileOption,
+    ServerSpeedOption,
+    StorageCoresOption,
+    TrainerOption,
+    UsdPerGbOption,
+    UsdPerHourOption,
+)
+from orchestrator.cli.commands.pipeline.offload_plan import offload_plan
 from orchestrator.cli.render.output import Format, as_json, rows_text
 from orchestrator.cli.render.terminal import say
 
 _PASSES, _WEIGHTS = "1,30", "1,1,1"
-_ALONE = "A profile of each sample, without an experiment"
 
 
 class Output(StrEnum):
@@ -24,13 +42,6 @@ class Output(StrEnum):
 
     table = "table"
     json = "json"
-
-
-class Objective(StrEnum):
-    """What the best offloading minimises."""
-
-    time = "time"
-    usd = "usd"
 
 
 class Offline(StrEnum):
@@ -49,13 +60,14 @@ def plan(
         ),
     ] = "",
     profile: Annotated[
-        str,
+        list[str] | None,
         typer.Option(
             "--profile",
             metavar="FILE|DIR|latest",
-            help="Profile that `orch pipeline profile` wrote. latest: the newest of the experiment, or of --pipeline.",
+            help="Profile that `orch pipeline profile` wrote. latest: the newest of the experiment, or of --pipeline. [latest] "
+            "Without an experiment repeatable, one for each job on a server.",
         ),
-    ] = "latest",
+    ] = None,
     pipeline: Annotated[
         str,
         typer.Option("--pipeline", metavar="NAME", help="Use a profile of this pipeline or experiment."),
@@ -72,8 +84,13 @@ def plan(
         ),
     ] = None,
     passes: Annotated[
-        str, typer.Option("--passes", metavar="N[,N...]", help="Passes over the data set.")
-    ] = _PASSES,
+        str | None,
+        typer.Option(
+            "--passes",
+            metavar="N[,N...]",
+            help="Passes over the data set. [1,30] Without an experiment: one number. [1]",
+        ),
+    ] = None,
     sps_per_peer: Annotated[
         float | None,
         typer.Option(
@@ -89,13 +106,14 @@ def plan(
         ),
     ] = None,
     weights: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--weights",
             metavar="P,S,T",
-            help="Weights of offline seconds, stored bytes and delivered samples/s in the score.",
+            help="Weights of offline seconds, stored bytes and delivered samples/s in the score. [1,1,1] Without an experiment: "
+            "W[,W...] of each job. [1]",
         ),
-    ] = _WEIGHTS,
+    ] = None,
     prices: Annotated[
         str,
         typer.Option(
@@ -116,71 +134,40 @@ def plan(
         ),
     ] = Where.local,
     times: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="Seconds of each operation, as --profile.", rich_help_panel=_ALONE),
-    ] = None,
-    bandwidth_mbps: Annotated[
-        float | None, typer.Option(metavar="X", help="Mb/s to the client.", rich_help_panel=_ALONE)
-    ] = None,
-    client_cores: Annotated[
-        float | None, typer.Option(metavar="N", help="Cores of the client.", rich_help_panel=_ALONE)
-    ] = None,
-    storage_cores: Annotated[
-        float | None, typer.Option(metavar="N", help="Cores next to the storage.", rich_help_panel=_ALONE)
-    ] = None,
-    server_speed: Annotated[
-        float | None,
-        typer.Option(
-            metavar="X",
-            help="Seconds of an operation next to the storage / on the client. [1]",
-            rich_help_panel=_ALONE,
-        ),
-    ] = None,
-    server_profile: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DIR",
-            help="Two-stage profile of the same samples, measured on the server: each operation's speed.",
-            rich_help_panel=_ALONE,
-        ),
-    ] = None,
-    trainer_s: Annotated[
-        float | None,
-        typer.Option(
-            metavar="S", help="Seconds of a pass that never waits for data.", rich_help_panel=_ALONE
-        ),
-    ] = None,
-    objective: Annotated[
-        Objective, typer.Option(help="What `best` minimises.", rich_help_panel=_ALONE)
-    ] = Objective.time,
-    prefix: Annotated[
-        int,
-        typer.Option(
-            min=1, metavar="K", help="First operations of the policy prefix:K.", rich_help_panel=_ALONE
-        ),
-    ] = 2,
-    codec: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAME,OPS,RATIO,WRITE_MS,READ_MS",
-            help="Lossless codec of the values after OPS operations. Repeatable.",
-            rich_help_panel=_ALONE,
+            metavar="FILE",
+            help="Seconds of each operation, as --profile. Repeatable, one for each profile.",
+            rich_help_panel=PANEL,
         ),
     ] = None,
-    usd_per_h: Annotated[
-        str | None,
+    bandwidth_mbps: BandwidthOption = None,
+    client_cores: ClientCoresOption = None,
+    storage_cores: StorageCoresOption = None,
+    server_speed: ServerSpeedOption = None,
+    server_profile: ServerProfileOption = None,
+    trainer_s: TrainerOption = None,
+    objective: ObjectiveOption = Objective.time,
+    prefix: PrefixOption = 2,
+    codec: CodecOption = None,
+    usd_per_h: UsdPerHourOption = None,
+    usd_per_gb: UsdPerGbOption = None,
+    cache_gb: CacheOption = None,
+    random_from: RandomFromOption = None,
+    cores: Annotated[
+        int | None,
         typer.Option(
-            metavar="RENTED,SERVER",
-            help="Dollars an hour of all that is rented, and of the server next to the storage.",
-            rich_help_panel=_ALONE,
+            metavar="N",
+            help="Whole cores of a server that the jobs share, in place of --storage-cores.",
+            rich_help_panel=PANEL,
         ),
     ] = None,
-    usd_per_gb: Annotated[
+    least_gain: Annotated[
         str | None,
         typer.Option(
-            metavar="DIRECT,IN,OUT",
-            help="Dollars a GB from store to client; through the server: from store to it, from it to the client.",
-            rich_help_panel=_ALONE,
+            metavar="X[,X...]",
+            help="Per cent of a job's pass: a smaller gain is none, as within its profile's interval. [0.1]",
+            rich_help_panel=PANEL,
         ),
     ] = None,
     output: Annotated[Output, typer.Option("--output", "-o", help="table or json.")] = Output.table,
@@ -193,7 +180,8 @@ def plan(
     Without an experiment, --profile names a profile of each sample, and policies for running the first operations next to the
     storage are compared (docs/offload.md): the folder that `orch pipeline profile --offload` wrote, whose --trainer-s,
     --bandwidth-mbps and --client-cores are used unless given, or a table as SOPHON's authors publish it
-    (index;raw;decoding;original_shape;..., in bytes).
+    (index;raw;decoding;original_shape;..., in bytes). With --cores, tables are jobs that share a server's cores, so that the
+    weighted sum of their passes is least; an option with one value holds for all jobs.
 
     Exit: 0 printed, 2 invalid option, or no profile that fits.
 
@@ -213,8 +201,15 @@ def plan(
       "stage_1": {"fetch_sps", "preprocess_sps", "trainer_sps", "io_bound", "text"} (null: a table), "machines": {"trainer_s",
       "bandwidth_mbps", "client_cores", "storage_cores", "server_speed" (by operation)},
       "policies": {"none"|"all"|"prefix:2"|"fastflow"|"greedy"|"best": {"t_g_s" (trainer), "t_cc_s" (client's CPU), "t_cs_s"
-      (server's CPU), "t_net_s", "epoch_s", "bytes", "offloaded" (samples), "storage_cpu_s", "usd_per_1m_samples",
-      "bound_s" (of best: no pass is shorter), "verdict": baseline|pays|does_not|no_difference|off|unknown, "why"}}}
+      (server's CPU), "t_net_s", "epoch_s", "first_pass_s", "later_pass_s", "bytes", "offloaded", "client_cached",
+      "server_cached" (samples), "storage_cpu_s", "usd_per_1m_samples",
+      "bound_s" (of best: no pass is shorter), "verdict": baseline|pays|does_not|no_difference|off|unknown,
+      "why"}}}; numbers are means of a pass.
+
+    \b
+    JSON of jobs: {"schema_version", "cores", "cores_left", "weighted_s" (sum of weights x passes), "weighted_none_s"
+      (nothing offloaded), "jobs": [{"profile", "samples", "weight", "cores", "policy": best|none, "none_s", "epoch_s",
+      "bytes", "offloaded", "storage_cpu_s", "pass_s_by_cores" (0, 1, ... cores), "why"}]}
     """
     from analysis.pipeline.plan import plan_pipeline
     from analysis.pipeline.presto_score import Weights
@@ -225,29 +220,35 @@ def plan(
     from orchestrator.pipeline.plan_setting import check_pipeline, plan_setting
     from orchestrator.pipeline.target import find_target
 
+    profiles = list(profile or ())
     alone: dict[str, Any] = {
         "--times": times,
         "--bandwidth-mbps": bandwidth_mbps,
         "--client-cores": client_cores,
-        "--storage-cores": storage_cores,
         "--server-speed": server_speed,
         "--server-profile": server_profile,
         "--trainer-s": trainer_s,
         "--codec": codec,
+    }
+    of_one: dict[str, Any] = {
+        "--storage-cores": storage_cores,
+        "--objective": "usd" if objective is Objective.usd else None,
+        "--prefix": None if prefix == 2 else prefix,
         "--usd-per-h": usd_per_h,
         "--usd-per-gb": usd_per_gb,
+        "--cache-gb": cache_gb,
+        "--random-from": random_from,
     }
+    of_jobs: dict[str, Any] = {"--cores": cores, "--least-gain": least_gain}
     if not experiment:
-        if profile == "latest":
+        if not profiles or "latest" in profiles:
             raise UsageError("name an experiment, or a profile by sample with --profile FILE")
         of_experiments = {
             "--pipeline": pipeline,
             "--any-profile": any_profile,
             "--set": overrides,
-            "--passes": passes != _PASSES,
             "--sps-per-peer": sps_per_peer is not None,
             "--samples": samples,
-            "--weights": weights != _WEIGHTS,
             "--prices": prices,
             "--offline": offline is not Offline.vm,
             "--on": on is not Where.local,
@@ -257,37 +258,65 @@ def plan(
                 raise UsageError(
                     f"{option}: it belongs to the plan of an experiment; name one, or leave it out"
                 )
+        if cores is not None or len(profiles) > 1:
+            for option, value in {**of_one, "--passes": passes}.items():
+                if value is not None:
+                    raise UsageError(
+                        f"{option}: it belongs to the plan of one profile, and jobs that share a server have --cores; leave it out"
+                    )
+            jobs = JobsOptions(
+                tuple(profiles),
+                tuple(times or ()),
+                cores,
+                weights,
+                least_gain,
+                bandwidth_mbps,
+                client_cores,
+                server_speed,
+                trainer_s,
+                tuple(codec or ()),
+            )
+            jobs_plan(jobs, json=output is Output.json)
+            return
+        for option, value in {"--weights": weights, **of_jobs}.items():
+            if value is not None:
+                raise UsageError(
+                    f"{option}: it belongs to jobs that share a server; add --cores, or leave it out"
+                )
+        if len(times or ()) > 1:
+            raise UsageError("--times: one profile has one file of times; leave the others out")
         options = OffloadOptions(
-            profile,
-            times,
+            profiles[0],
+            times[0] if times else None,
             bandwidth_mbps,
             client_cores,
             storage_cores,
             server_speed,
             server_profile,
             trainer_s,
-            objective.value,
+            objective,
             prefix,
             tuple(codec or ()),
             usd_per_h,
             usd_per_gb,
+            passes,
+            cache_gb,
+            random_from,
         )
         offload_plan(options, json=output is Output.json)
         return
-    alone |= {
-        "--objective": "usd" if objective is Objective.usd else None,
-        "--prefix": None if prefix == 2 else prefix,
-    }
-    for option, value in alone.items():
+    for option, value in {**alone, **of_one, **of_jobs}.items():
         if value is not None:
             raise UsageError(
                 f"{option}: it belongs to a plan without an experiment; leave it out, or the experiment"
             )
-    numbers = parsed_passes(passes)
+    if len(profiles) > 1:
+        raise UsageError("--profile: the plan of an experiment has one profile; leave the others out")
+    numbers = parsed_passes(_PASSES if passes is None else passes)
     if sps_per_peer is not None and not 0 < sps_per_peer < math.inf:
         raise typer.BadParameter(f"--sps-per-peer {sps_per_peer:g} is not above 0")
     try:
-        weighted = Weights.parse(weights)
+        weighted = Weights.parse(_WEIGHTS if weights is None else weights)
     except ValueError as error:
         raise typer.BadParameter(f"--weights: {error}") from error
     spec = find_target(experiment, overrides or ()).spec
@@ -296,7 +325,7 @@ def plan(
             f"{experiment} is a pipeline, and a plan needs an experiment's peers and store; name an experiment, and "
             f"--pipeline {experiment}"
         )
-    found, path = find_profile(profile, home_folder(), spec.name, pipeline, say)
+    found, path = find_profile(profiles[0] if profiles else "latest", home_folder(), spec.name, pipeline, say)
     if not any_profile:
         check_pipeline(found, spec, pipeline)
     setting = plan_setting(

@@ -38,9 +38,14 @@ def write_times(sizes: Path, times: Path) -> None:
             )
 
 
-@st.composite
-def problems(draw: st.DrawFn, most: int = 10) -> tuple[Choices, Machines, list[str]]:
+def problems(most: int = 10) -> st.SearchStrategy[tuple[Choices, Machines, list[str]]]:
     """Choices of up to `most` samples with up to two codecs, machines, and keys."""
+    return samples(most).map(lambda drawn: (drawn[1], drawn[2], list(drawn[0].keys)))
+
+
+@st.composite
+def samples(draw: st.DrawFn, most: int = 10) -> tuple[SampleProfile, Choices, Machines]:
+    """Up to `most` samples, their choices with up to two codecs, and machines."""
     n, m = draw(st.integers(1, most)), len(OPS)
 
     def table(shape: tuple[int, ...], high: float) -> np.ndarray:
@@ -66,4 +71,18 @@ def problems(draw: st.DrawFn, most: int = 10) -> tuple[Choices, Machines, list[s
         draw(st.sampled_from([1, 4])),
         draw(st.sampled_from([0, 0.5, 1, 4])),
     )
-    return choices_of(profile, codecs, draw(st.sampled_from([1.0, 0.5, 2.0]))), machines, list(profile.keys)
+    return profile, choices_of(profile, codecs, draw(st.sampled_from([1.0, 0.5, 2.0]))), machines
+
+
+def many_samples(seed: int, n: int) -> SampleProfile:
+    """Samples of random sizes and times, of which half shrink."""
+    random = np.random.default_rng(seed)
+    raw = random.uniform(1e5, 6e5, n)
+    sizes = np.column_stack([raw * 8, np.full(n, 150_528.0), np.full(n, 602_112.0)])
+    times = np.column_stack([raw / 2e7, random.uniform(1e-3, 3e-3, n), np.full(n, 4e-4)])
+    return SampleProfile([str(i) for i in range(n)], OPS, raw, sizes, times)
+
+
+def many(seed: int, n: int) -> Choices:
+    """The choices of `many_samples`."""
+    return choices_of(many_samples(seed, n))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made_up_samples import problems
+from made_up_samples import many, problems
 
 from analysis.pipeline.offload import policies
 from analysis.pipeline.offload.best import Objective, best, undominated, value_of
@@ -87,17 +87,6 @@ def test_the_least_dollars_are_brute_force_s(
     reached = value(pass_time(choices, chosen, machines))
     assert reached == pytest.approx(least, rel=1e-6, abs=1e-9)
     assert gap <= 1e-5
-
-
-def many(seed: int, n: int) -> Choices:
-    """Samples of random sizes and times, of which half shrink."""
-    random = np.random.default_rng(seed)
-    raw = random.uniform(1e5, 6e5, n)
-    sizes = np.column_stack([raw * 8, np.full(n, 150_528.0), np.full(n, 602_112.0)])
-    times = np.column_stack([raw / 2e7, random.uniform(1e-3, 3e-3, n), np.full(n, 4e-4)])
-    return choices_of(
-        SampleProfile([str(i) for i in range(n)], ("decode", "crop", "to_tensor"), raw, sizes, times)
-    )
 
 
 @pytest.mark.parametrize("cores", [0.5, 1, 4])
