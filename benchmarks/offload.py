@@ -140,7 +140,7 @@ def serve(served: Served, pipe: Connection) -> None:
         opener = ShardOpener(served.client, endpoint=served.endpoint)
         cores = Cores(served.job, served.cores, limit_s=20, memory_bytes=1 << 30, report=report)
         try:
-            server = OffloadServer(served.job, cores, opener.open, tls, host="127.0.0.1", report=report)
+            server = OffloadServer(served.job, cores, opener, tls, host="127.0.0.1", report=report)
             link = Link(server.port, served.mbps * 1e6)
             pipe.send((link.port, cores.pids))
             with contextlib.suppress(EOFError):

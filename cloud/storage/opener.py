@@ -243,6 +243,22 @@ class ShardOpener:
 
     __call__ = open
 
+    def etag(self, text: str) -> str | None:
+        """The version of a URL that is in use; None: it has not been opened. Raises BadUrlError."""
+        with self._lock:
+            return self._etags.get(S3Url.parse(text))
+
+    def pin(self, text: str, etag: str) -> None:
+        """Use this version of a URL. Raises ShardChangedError if another one is in use, BadUrlError."""
+        url = S3Url.parse(text)
+        with self._lock:
+            known = self._etags.setdefault(url, etag)
+        if known != etag:
+            raise ShardChangedError(
+                f"{url} changed while it was read (ETag {known} became {etag}); "
+                "do not modify shards during a run, then launch again"
+            )
+
     def _from_cache(self, url: S3Url, etag: str, start_bytes: int) -> BinaryIO | None:
         held = self.cache.open(url, etag) if self.cache is not None else None
         if held is None:

@@ -70,7 +70,8 @@ def server_context(certificate: Path, key: Path) -> ssl.SSLContext:
 
 
 def client_context(certificate: str) -> ssl.SSLContext:
-    """The peer's side of TLS: no certificate but this one (PEM) is accepted. Raises PlanError."""
+    """The peer's side of TLS. The peer must still compare the certificate that is shown with this one (PEM), since one that
+    it has signed is accepted here, too. Raises PlanError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False  # the certificate itself is pinned, whatever address its server has
     try:

@@ -81,7 +81,7 @@ class Cores:
             self._end(worker)
 
     def _run(self, sample: Sample, pass_number: int, headers: dict[str, str]) -> bytes:
-        worker = self._idle.get()
+        worker, answer = self._idle.get(), b""
         try:
             if worker is None:  # the last one was ended, and no new one could be started yet
                 worker = self._start()
@@ -91,10 +91,11 @@ class Cores:
             answer, why = b"", f"its operations took longer than {self._limit_s:g} s"
         except (EOFError, OSError, PlanError) as error:
             answer, why = b"", f"the process that ran its operations ended ({type(error).__name__})"
-        if not answer and worker is not None:
-            self._end(worker)
-            worker = None
-        self._idle.put(worker)
+        finally:  # the core stays available whatever happened
+            if not answer and worker is not None:
+                self._end(worker)
+                worker = None
+            self._idle.put(worker)
         if not why:
             return answer[1:]
         if not self._closed:

@@ -38,6 +38,8 @@ class Job:
             raise PlanError(
                 f"each slot needs a token of at least {_SHORTEST_TOKEN} characters; make them at random"
             )
+        if not all(token.isascii() and token.isprintable() for token in self.tokens.values()):
+            raise PlanError("a token may have printable ASCII characters only; make it at random")
         if len(set(self.tokens.values())) < len(self.tokens):
             raise PlanError("two slots have the same token; give each one of its own")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import socket
 import ssl
 import threading
 import time
@@ -21,6 +22,7 @@ from experiments.offload.server import CHECK, SHARD
 from experiments.offload.shard_stream import OFFSET_HEADER
 
 _SENTENCE_BYTES = 4096
+_LONGEST_OFFSET = 18  # digits
 _LOST = (OSError, http.client.HTTPException, OffloadError, TruncatedShardError, CorruptShardError)
 
 
@@ -42,7 +44,8 @@ class ServerAddress:
 @dataclass(frozen=True, slots=True)
 class Patience:
     """When the server counts as lost. Until samples come from the store, at most `connect_s` x 2 (TCP, TLS) + `silent_s`
-    pass after the last sample, or `sample_s` if bytes come but no sample does."""
+    pass after the last sample, or `sample_s` if bytes come but no sample does. `connect_s` counts for each address that a
+    host name has."""
 
     connect_s: float = 2.0
     silent_s: float = 4.0
@@ -81,6 +84,7 @@ class OffloadReader:
         self._patience = patience or Patience()
         self._report = report
         self._tls = client_context(address.certificate)
+        self._certificate = ssl.PEM_cert_to_DER_cert(address.certificate)
         self._up = threading.Event()
         self._up.set()
         self._closed = threading.Event()
@@ -126,10 +130,14 @@ class OffloadReader:
                     return
 
     def _from_server(self, shard: str, pass_number: int, at: _Position) -> Generator[Sample, None, None]:
-        """Raises one of _LOST."""
+        """Raises one of _LOST; ShardChangedError if the server reads another version of the shard than this peer."""
         query = {"shard": shard, "pass": pass_number, "from": at.samples}
         with closing(self._ask(SHARD, query)) as connection:
-            body = _Body(connection, self._patience.sample_s, self.counts)
+            if etag := connection.response.getheader("ETag"):
+                self._opener.pin(
+                    shard, etag
+                )  # what is read from the store must be the version that the server reads
+            body = _Body(connection, self._patience, self.counts)
             with closing(read_entries(shard, cast(BinaryIO, body))) as entries:
                 while True:
                     body.expect_sample()
@@ -159,7 +167,11 @@ class OffloadReader:
         )
         try:
             connection.connect()
-            connection.sock.settimeout(patience.silent_s)
+            shown = connection.sock.getpeercert(binary_form=True)  # pyright: ignore[reportAttributeAccessIssue]
+            if shown != self._certificate:
+                raise ServerLostError("it has another certificate than the run's")
+            sock = connection.sock  # the connection gives it to the response
+            sock.settimeout(patience.silent_s)
             common = {"fingerprint": address.fingerprint, "plan": address.plan}
             url = f"{path}?{urlencode({**common, **query}, errors='surrogatepass')}"
             connection.request("GET", url, headers={"Authorization": f"Bearer {address.token}"})
@@ -171,7 +183,7 @@ class OffloadReader:
         except BaseException:
             connection.close()
             raise
-        return _Connection(connection, response)
+        return _Connection(connection, response, sock)
 
     def _lose(self, shard: str, samples: int, error: Exception) -> None:
         """Report it, and wait for the server in a thread."""
@@ -213,7 +225,7 @@ class _Position:
 
     def mark(self, offset: str) -> None:
         """The next sample begins at this byte of the source. Raises ServerLostError."""
-        if not offset.isascii() or not offset.isdigit() or int(offset) % 512:
+        if not offset.isascii() or not offset.isdigit() or len(offset) > _LONGEST_OFFSET or int(offset) % 512:
             raise ServerLostError(f"the server names byte {offset[:20]!r} of the source")
         self.offset_bytes, self.offset_samples = int(offset), self.samples
 
@@ -222,6 +234,7 @@ class _Position:
 class _Connection:
     connection: http.client.HTTPSConnection
     response: http.client.HTTPResponse
+    socket: socket.socket
 
     def close(self) -> None:
         self.response.close()
@@ -231,9 +244,9 @@ class _Connection:
 class _Body:
     """The bytes of an answer as a file. Raises ServerLostError if no whole sample comes in time; OSError, HTTPException."""
 
-    def __init__(self, connection: _Connection, sample_s: float, counts: ReaderCounts) -> None:
-        self._response = connection.response
-        self._sample_s = sample_s
+    def __init__(self, connection: _Connection, patience: Patience, counts: ReaderCounts) -> None:
+        self._response, self._socket = connection.response, connection.socket
+        self._sample_s, self._silent_s = patience.sample_s, patience.silent_s
         self._counts = counts
         self._deadline = 0.0
 
@@ -243,15 +256,17 @@ class _Body:
 
     def read(self, size: int) -> bytes:
         parts: list[bytes] = []
-        while size > 0:
+        while size > 0 and not self._response.isclosed():  # its end has closed the socket, too
+            left_s = self._deadline - time.monotonic()
+            if left_s <= 0:
+                raise ServerLostError(f"no whole sample came within {self._sample_s:g} s")
+            self._socket.settimeout(min(self._silent_s, left_s))
             data = self._response.read1(size)
             if not data:
                 break
             parts.append(data)
             size -= len(data)
             self._counts.server_bytes += len(data)
-            if time.monotonic() > self._deadline:
-                raise ServerLostError(f"no whole sample came within {self._sample_s:g} s")
         return b"".join(parts)
 
     def __enter__(self) -> _Body:

@@ -8,6 +8,7 @@ stream that fails on its way ends without HTTP's last chunk.
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import socket
 import socketserver
@@ -20,10 +21,11 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from http.client import HTTPException, parse_headers
-from typing import Any, BinaryIO
+from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from cloud.storage.errors import StorageError
+from cloud.storage.opener import ShardOpener
 from cloud.storage.samples import Sample, read_entries
 from experiments.offload.cores import Cores
 from experiments.offload.errors import RefusedError
@@ -59,14 +61,14 @@ class Limits:
 class OffloadServer:
     """Serves a job until `stop`. Raises OSError if the address cannot be used, PipelineError, PlanError.
 
-    `open_shard` opens the job's shards; `report` gets sentences about requests that were refused and streams that failed.
+    `opener` opens the job's shards; `report` gets sentences about requests that were refused and streams that failed.
     """
 
     def __init__(
         self,
         job: Job,
         cores: Cores,
-        open_shard: Callable[[str], BinaryIO],
+        opener: ShardOpener,
         tls: ssl.SSLContext,
         *,
         host: str = "0.0.0.0",
@@ -75,7 +77,7 @@ class OffloadServer:
         report: Callable[[str], None],
     ) -> None:
         self.limits = limits or Limits()
-        self._answers = _Answers(job, cores, open_shard, self.limits)
+        self._answers = _Answers(job, cores, opener, self.limits)
         self._http = _Http((host, port), self._answers, tls, self.limits, report)
         self.port: int = self._http.server_address[1]
         self._thread = threading.Thread(
@@ -96,13 +98,21 @@ class OffloadServer:
         self._http.disconnect_all(time.monotonic() + _JOIN_S)
 
 
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """The body, and the source's ETag once the body has begun; None: it has no source."""
+
+    body: Iterator[bytes]
+    etag: Callable[[], str | None] = lambda: None
+
+
 class _Answers:
     """What the server answers, apart from HTTP."""
 
-    def __init__(self, job: Job, cores: Cores, open_shard: Callable[[str], BinaryIO], limits: Limits) -> None:
+    def __init__(self, job: Job, cores: Cores, opener: ShardOpener, limits: Limits) -> None:
         self._job = job
         self._cores = cores
-        self._open_shard = open_shard
+        self._opener = opener
         self._pipeline = job.pipeline()
         self._fingerprint = self._pipeline.fingerprint()
         self._ahead = Ahead(2 * cores.count + 2, limits.memory_bytes // limits.streams)
@@ -119,13 +129,13 @@ class _Answers:
         return slot
 
     @contextlib.contextmanager
-    def answer(self, target: str) -> Iterator[Iterator[bytes]]:
-        """The body for a request's path and query; closed at the end. Raises RefusedError."""
-        split = urlsplit(target)
+    def answer(self, target: str) -> Iterator[_Answer]:
+        """What answers a request's path and query; closed at the end. Raises RefusedError."""
         try:
+            split = urlsplit(target)
             pairs = parse_qsl(split.query, keep_blank_values=True, strict_parsing=True, max_num_fields=8)
         except ValueError as error:
-            raise RefusedError(400, f"the query cannot be read ({error})") from error
+            raise RefusedError(400, f"the path and query cannot be read ({error})") from error
         query = dict(pairs)
         wanted = {CHECK: {"fingerprint", "plan"}, SHARD: {"fingerprint", "plan", "shard", "pass", "from"}}
         if split.path not in wanted:
@@ -142,7 +152,7 @@ class _Answers:
         if query["plan"] != self._job.plan.sha256:
             raise RefusedError(409, "the peer has another plan than the server; give both the same")
         if split.path == CHECK:
-            yield iter((b"ready\n",))
+            yield _Answer(iter((b"ready\n",)))
             return
         pass_number, start = _number("pass", query["pass"]), _number("from", query["from"])
         if query["shard"] not in self._job.shards:
@@ -156,7 +166,7 @@ class _Answers:
             self._streams += 1
         try:
             with contextlib.closing(self._shard(query["shard"], pass_number, start)) as body:
-                yield body
+                yield _Answer(body, functools.partial(self._opener.etag, query["shard"]))
         finally:
             with self._lock:
                 self._streams -= 1
@@ -174,7 +184,7 @@ class _Answers:
             done.set_result(sample_bytes(as_stored(sample), headers))
             return done
 
-        with contextlib.closing(read_entries(shard, self._open_shard(shard))) as entries:
+        with contextlib.closing(read_entries(shard, self._opener.open(shard))) as entries:
             yield from transformed_shard(entries, start, transform, self._ahead)
 
 
@@ -285,13 +295,15 @@ class _Connection(socketserver.BaseRequestHandler):
             if method != "GET":
                 raise RefusedError(405, f"{method[:20]!r} is not allowed; use GET")
             stream.settimeout(self.server.limits.idle_s)
-            with self.server.answers.answer(target) as body:
-                first = next(body)  # an error before it is an answer
-                head = b"HTTP/1.1 200 OK\r\nContent-Type: application/x-tar\r\nTransfer-Encoding: chunked\r\n"
-                stream.sendall(head + b"Connection: close\r\n\r\n")
+            with self.server.answers.answer(target) as answer:
+                first = next(answer.body)  # an error before it is an answer
+                head = "HTTP/1.1 200 OK\r\nContent-Type: application/x-tar\r\nTransfer-Encoding: chunked\r\n"
+                if etag := answer.etag():
+                    head += f"ETag: {etag}\r\n"
+                stream.sendall(f"{head}Connection: close\r\n\r\n".encode("latin-1"))
                 sent = True
                 _send_chunk(stream, first)
-                for piece in body:
+                for piece in answer.body:
                     _send_chunk(stream, piece)
             stream.sendall(b"0\r\n\r\n")
             with contextlib.suppress(OSError):

@@ -17,6 +17,9 @@ OFFSET_HEADER = "ORCH.source-offset"
 """Pax header of a sample's first member, of every 16th sample: the byte in the source's tar at which it begins."""
 
 END_OF_TAR = bytes(1024)
+KEEP_ALIVE = tarfile.TarInfo.create_pax_global_header({"comment": "waiting"})
+"""Sent while the next sample is not ready. Readers of tars pass over it."""
+KEEP_ALIVE_S = 1.0
 _BLOCK_BYTES = 512
 
 
@@ -52,7 +55,8 @@ def transformed_shard(
     """Yield the tar from sample `start` on, a sample at a time; `entries` are those of the whole source.
 
     `transform` gets a sample and its pax headers, and makes what `sample_bytes` returns. The bytes from a sample on are
-    the same wherever the stream begins. Raises RefusedError if the source has fewer samples than `start`, what reading
+    the same wherever the stream begins, apart from what is sent while a sample is not ready. Raises RefusedError if the source
+    has fewer samples than `start`, what reading
     the source raises, and what the futures raise.
     """
     waiting: deque[_Waiting] = deque()
@@ -65,17 +69,28 @@ def transformed_shard(
             size_bytes = sum(len(data) for data in sample.values() if isinstance(data, bytes))
             waiting.append(_Waiting(size_bytes, transform(sample, headers)))
             while waiting and (_is_full(waiting, ahead) or waiting[0].future.done()):
-                yield waiting[0].future.result()
+                yield from _ready(waiting[0].future)
                 waiting.popleft()
         if number < start:
             raise RefusedError(416, f"the shard has {number} samples, so it cannot be read from {start} on")
         while waiting:
-            yield waiting[0].future.result()
+            yield from _ready(waiting[0].future)
             waiting.popleft()
         yield END_OF_TAR
     finally:
         for one in waiting:
             one.future.cancel()
+
+
+def _ready(future: Future[bytes]) -> Iterator[bytes]:
+    while True:
+        try:
+            yield future.result(KEEP_ALIVE_S)
+            return
+        except TimeoutError:
+            if future.done():  # the error is the transformation's own
+                raise
+            yield KEEP_ALIVE
 
 
 def _is_full(waiting: Collection[_Waiting], ahead: Ahead) -> bool:

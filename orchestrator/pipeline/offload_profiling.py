@@ -29,7 +29,7 @@ from cloud.storage.link import Link
 from cloud.storage.samples import Sample
 from experiments.peer.training.bad_samples import LeftOut
 from experiments.peer.training.decoding import Workers
-from experiments.pipeline.stored import StoredCodec
+from experiments.pipeline.stored import StoredCodec, storable
 from metrics.stats import Estimate, ratio_interval
 from orchestrator.first_steps.trial import is_emulated, torch_threads, train_steps
 from orchestrator.pipeline.good_samples import bad_samples, of_good
@@ -96,6 +96,7 @@ def offload_profile(
                 pipeline=opened.pipeline.name,
                 fingerprint=opened.pipeline.fingerprint(),
                 ops=ops,
+                storable=storable(opened.pipeline),
                 codecs=tuple(one.place for one in codecs),
                 samples=len(rows),
                 bad_samples=bad,

@@ -60,6 +60,7 @@ class Head:
     fingerprint: str  # of the whole pipeline
     ops: tuple[str, ...]
     codecs: tuple[CodecPlace, ...]
+    storable: int  # first operations before the first random one, whose values can be kept
     samples: int  # good ones, each with a row
     bad_samples: int  # left out with data.bad_samples: skip
     seed: int

@@ -52,7 +52,7 @@ def serve(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 picks a free one.")] = 0,
     memory_gb: Annotated[float, typer.Option(help="Memory of each process.")] = 2.0,
-    sample_s: Annotated[float, typer.Option(help="Time for the operations of a sample.")] = 20.0,
+    sample_s: Annotated[float, typer.Option(help="Time for the operations of a sample.")] = 5.0,
 ) -> None:
     """Serve transformed shards over HTTPS until Ctrl-C.
 
@@ -65,7 +65,7 @@ def serve(
     made there, and removed at the end; that needs the package cryptography. tokens.json is
     {"SLOT": "TOKEN"}. Credentials of the store are boto3's.
 
-    Exit: 1 the server cannot work, 2 invalid command, plan or shards, 130 Ctrl-C.
+    Exit: 1 the pipeline cannot be loaded, 2 invalid command, plan, keys, address or shards, 130 Ctrl-C.
 
     \b
     JSON, printed once the server is ready: {"schema_version", "host", "port", "fingerprint", "plan", "keys"};
@@ -107,7 +107,7 @@ def serve(
         try:
             tls = server_context(*held.paths)
             try:
-                server = OffloadServer(job, workers, opener.open, tls, host=host, port=port, report=say)
+                server = OffloadServer(job, workers, opener, tls, host=host, port=port, report=say)
             except OSError as error:
                 raise PlanError(
                     f"{host}:{port} cannot be listened on ({error}); choose another --port"

@@ -115,7 +115,7 @@ class Server:
             self.http = OffloadServer(
                 self.job,
                 self.cores,
-                opener(store).open,
+                opener(store),
                 server_context(*CERTIFICATE.write(folder)),
                 host="127.0.0.1",
                 port=port,

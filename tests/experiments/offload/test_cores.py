@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.offload.cores import Cores
+from experiments.offload.cores import Cores, _Worker
 from experiments.offload.errors import PlanError
 from experiments.offload.job import Job
 from experiments.offload.mixed import as_stored
@@ -105,3 +105,20 @@ def test_tokens_are_no_part_of_what_is_printed() -> None:
     assert TOKENS["a-0"] not in repr(job())
     assert job().slot_of(TOKENS["a-0"]) == "a-0"
     assert job().slot_of("0123456789abcdeF") is None
+
+
+def test_an_error_that_nobody_expects_costs_no_core(monkeypatch) -> None:
+    cores = Cores(job(), 1, limit_s=20, memory_bytes=1 << 30, report=lambda _: None)
+    ask = _Worker.ask
+
+    def fails(*_):
+        monkeypatch.setattr(_Worker, "ask", ask)
+        raise MemoryError
+
+    try:
+        monkeypatch.setattr(_Worker, "ask", fails)
+        with pytest.raises(MemoryError):
+            cores.submit(sample("plain"), 0, {}).result(60)
+        assert cores.submit(sample("plain"), 0, {}).result(60)
+    finally:
+        cores.close()

@@ -15,6 +15,8 @@ from webdataset.autodecode import Decoder, imagehandler
 from webdataset.tariterators import group_by_keys, tar_file_iterator
 
 from cloud.storage.samples import read_entries, read_shard
+from cloud.storage.shards import Record
+from experiments.offload import shard_stream
 from experiments.offload.errors import RefusedError
 from experiments.offload.mixed import MixedPipeline, Transformer
 from experiments.offload.plan import Choice, OffloadPlan
@@ -165,3 +167,22 @@ def test_the_server_imports_neither_torch_nor_hivemind() -> None:
     )
     assert done.returncode == 0, done.stderr.decode()
     assert not {"torch", "hivemind", "webdataset", "ray", "transformers"} & set(done.stdout.decode().split())
+
+
+def test_a_stream_says_that_it_lives_while_a_sample_is_not_ready(monkeypatch):
+    monkeypatch.setattr(shard_stream, "KEEP_ALIVE_S", 0.01)
+    tar = make_tar(samples(3))
+    futures = [Future(), Future(), Future()]
+    given = iter(futures)
+    pieces = shard_stream.transformed_shard(
+        read_entries(URL, io.BytesIO(tar)),
+        0,
+        lambda _sample, _headers: next(given),
+        shard_stream.Ahead(4, 1 << 20),
+    )
+    found = [next(pieces), next(pieces)]
+    assert found == [shard_stream.KEEP_ALIVE] * 2
+    for future, (key, members) in zip(futures, samples(3).items(), strict=True):
+        future.set_result(shard_stream.sample_bytes(Record(key, members), {}))
+    sent = b"".join([*found, *pieces])
+    assert [sample["__key__"] for sample in read_shard(URL, io.BytesIO(sent))] == list(samples(3))

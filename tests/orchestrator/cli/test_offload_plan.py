@@ -263,6 +263,7 @@ def test_a_job_that_gains_less_gets_no_core(own_home: Path, capsys, files: tuple
         (("--trainer-s", "1,2,3"), "--trainer-s '1,2,3' has 3 numbers for 2 profiles"),
         (("--least-gain", "100"), "--least-gain 100 is not from 0 to less than 100 per cent"),
         (("--least-gain", "nan"), "--least-gain nan is not 0, or from 0.001"),
+        (("--server-profile", "here"), "--server-profile: it belongs to the plan of one profile"),
         (("--storage-cores", "2"), "--storage-cores: it belongs to the plan of one profile"),
         (("--objective", "usd"), "--objective: it belongs to the plan of one profile"),
         (("--passes", "2"), "--passes: it belongs to the plan of one profile"),

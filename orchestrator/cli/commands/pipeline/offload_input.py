@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isinf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import typer
 
 from orchestrator.cli.commands.pipeline.offload_options import (
     OffloadOptions,
@@ -20,6 +22,7 @@ from orchestrator.cli.commands.pipeline.offload_options import (
 if TYPE_CHECKING:
     from analysis.pipeline.offload.choices import Codec
     from analysis.pipeline.offload.compare import PolicyRow
+    from analysis.pipeline.offload.offload_profile import Head
     from analysis.pipeline.offload.pass_time import Machines
     from analysis.pipeline.offload.sample_profile import SampleProfile
 
@@ -36,6 +39,7 @@ class OffloadInput:
     speed: tuple[float, ...] | float
     codecs: tuple[Codec, ...] = ()  # measured ones
     stage_1: dict[str, Any] | None = None
+    storable: int | None = None  # first operations whose values can be kept; None: not known
     time_off: bool = False  # the input is not I/O-bound
 
     def speed_of(self, ops: Sequence[str]) -> dict[str, float]:
@@ -55,6 +59,13 @@ def compared(options: OffloadOptions) -> tuple[OffloadInput, tuple[PolicyRow, ..
 
 def settings_of(options: OffloadOptions, found: OffloadInput) -> dict[str, Any]:
     """The arguments of `compare_policies` but for profile and machines. Raises typer.BadParameter."""
+    if found.storable is not None:
+        if options.random_from is not None and options.random_from > found.storable + 1:
+            raise typer.BadParameter(
+                f"--random-from {options.random_from}: operation {found.storable + 1} of the profile is random; give "
+                f"{found.storable + 1} at most, or leave the option out"
+            )
+        options = replace(options, random_from=options.random_from or found.storable + 1)
     typed = _typed(options)
     return {
         **typed,
@@ -92,7 +103,7 @@ def read_input(options: OffloadOptions) -> OffloadInput:
             options.bandwidth_mbps, options.client_cores, options.storage_cores, options.trainer_s
         )
         data = read_table(options.profile, options.times)
-        return OffloadInput(data, machines, _speed(options, data, ""))
+        return OffloadInput(data, machines, _speed(options, data, None))
     if options.times is not None:
         raise UsageError(f"--times: {head} has the times of its samples; leave the option out")
     given = [
@@ -114,9 +125,10 @@ def read_input(options: OffloadOptions) -> OffloadInput:
     return OffloadInput(
         profile.samples,
         _as_machines(setting.bandwidth_mbps, setting.client_cores, storage_cores, setting.trainer_s),
-        _speed(options, profile.samples, profile.head.fingerprint),
+        _speed(options, profile.samples, profile.head),
         profile.choosable(),
         {**dict(zip(names, shown, strict=True)), "io_bound": verdict.value, "text": io_bound_text(*rates)},
+        profile.head.storable,
         verdict is not IoBound.YES,
     )
 
@@ -151,8 +163,8 @@ def _as_machines(
     return Machines(trainer_s, bandwidth_mbps * 1e6, client_cores, storage_cores)
 
 
-def _speed(options: OffloadOptions, profile: SampleProfile, fingerprint: str) -> tuple[float, ...] | float:
-    """The server's seconds / the client's, of each operation or of all. Raises UsageError."""
+def _speed(options: OffloadOptions, profile: SampleProfile, of: Head | None) -> tuple[float, ...] | float:
+    """The server's seconds / the client's, of each operation or of all. `of`: the client's profile. Raises UsageError."""
     from analysis.pipeline.offload.offload_profile import speed_by_op
     from orchestrator.errors import UsageError
     from orchestrator.pipeline.find_offload_profile import head_at, read_offload_profile
@@ -168,8 +180,13 @@ def _speed(options: OffloadOptions, profile: SampleProfile, fingerprint: str) ->
     if head is None:
         raise UsageError(f"--server-profile {options.server_profile}: not the folder of a profile; {hint}")
     server = read_offload_profile(head)
-    if fingerprint and server.head.fingerprint != fingerprint:
+    if of is not None and server.head.fingerprint != of.fingerprint:
         raise UsageError(f"--server-profile {options.server_profile}: it is of another pipeline; {hint}")
+    if of is not None and (server.head.seed, server.head.pass_number) != (of.seed, of.pass_number):
+        raise UsageError(
+            f"--server-profile {options.server_profile}: it is of another seed or pass, in which random operations do other work; "
+            f"{hint}"
+        )
     try:
         found = speed_by_op(profile, server.samples)
     except ValueError as error:

@@ -41,12 +41,18 @@ def jobs_plan(options: JobsOptions, *, json: bool) -> None:
     from analysis.pipeline.offload.jobs import Job, share_server
     from analysis.pipeline.offload.pass_time import Machines
     from orchestrator.errors import UsageError
+    from orchestrator.pipeline.find_offload_profile import head_at
 
     count = len(options.profiles)
     if options.cores is None:
         raise UsageError(f"--cores: {count} profiles share a server; add --cores N, or name one profile")
     if not 1 <= options.cores <= _MOST_CORES:
         raise typer.BadParameter(f"--cores {options.cores} is not from 1 to {_MOST_CORES}")
+    if folders := [one for one in options.profiles if head_at(one) is not None]:
+        raise UsageError(
+            f"--profile {folders[0]}: jobs that share a server are tables with --times, and this is the folder of a two-stage "
+            "profile; leave --cores out to plan it alone"
+        )
     if len(options.times) != count:
         raise UsageError(
             f"--times: {count} profiles need as many files of times, in their order, and there are {len(options.times)}; cores "

@@ -35,9 +35,10 @@ def offload_parts(options: OffloadOptions) -> Parts:
         )
     elif settings["prices"] is None:
         missing.append("The bill needs prices; give them with --usd-per-h and --usd-per-gb.")
-    part = OffloadPart(
-        profile, _setting(machines, settings["caches"], settings["aim"]), settings["speed"], rows, by_cores
-    )
+    setting = _setting(machines, settings["caches"], settings["aim"])
+    if found.stage_1 is not None:
+        setting += f" {found.stage_1['text']}"
+    part = OffloadPart(profile, setting, settings["speed"], rows, by_cores)
     name = Path(options.profile).name.removesuffix(".gz").removesuffix(".csv")
     return Parts(name, offload=part, missing=tuple(missing))
 
@@ -47,8 +48,8 @@ def _setting(machines: Machines, caches: Caches, aim: str) -> str:
         return "1 core" if count == 1 else f"{count:g} cores"
 
     text = (
-        f"{machines.bandwidth_bps / 1e6:g} Mb/s to a client of {cores(machines.client_cores)}, {cores(machines.storage_cores)} "
-        f"next to the storage, a trainer that needs {machines.trainer_s:g} s for a pass; best minimises "
+        f"{machines.bandwidth_bps / 1e6:.4g} Mb/s to a client of {cores(machines.client_cores)}, {cores(machines.storage_cores)} "
+        f"next to the storage, a trainer that needs {machines.trainer_s:.4g} s for a pass; best minimises "
         f"{'seconds' if aim == 'time' else 'dollars'}."
     )
     if caches.matter:

@@ -226,11 +226,11 @@ def plan(
         "--bandwidth-mbps": bandwidth_mbps,
         "--client-cores": client_cores,
         "--server-speed": server_speed,
-        "--server-profile": server_profile,
         "--trainer-s": trainer_s,
         "--codec": codec,
     }
     of_one: dict[str, Any] = {
+        "--server-profile": server_profile,
         "--storage-cores": storage_cores,
         "--objective": "usd" if objective is Objective.usd else None,
         "--prefix": None if prefix == 2 else prefix,

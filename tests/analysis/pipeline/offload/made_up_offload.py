@@ -50,6 +50,7 @@ def head(
         pipeline="imagenet",
         fingerprint="f" * 64,
         ops=ops,
+        storable=1,
         codecs=codecs,
         samples=samples,
         bad_samples=1,
