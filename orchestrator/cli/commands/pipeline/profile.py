@@ -126,7 +126,8 @@ def profile(
 
     JSON with --offload: {"schema_version": 1, "steps": [{"after", "codec", "mean_bytes", "smallest" (samples that are smallest
     there), "cpu_s", "read_s"}], "target", "pipeline", "fingerprint", "ops", "codecs": [{"codec", "ops", "not_held"}],
-    "samples", "bad_samples", "seed", "pass_number", "machine", "cores", "link_mbps", "link_rtt_ms", "generated",
+    "storable" (first operations before a random one), "samples", "bad_samples", "seed", "pass_number", "machine", "cores",
+      "link_mbps", "link_rtt_ms", "generated",
     "measured_at", "seconds", "stage_1": {"batches", "batch_size", "streams", "workers", "worker_kind", "fetch_sps",
     "preprocess_sps", "trainer_sps", "trainer_given", "io_bound":
     io_bound|trainer_slowest|preprocessing_slowest|overlap|trainer_unknown, "text"}}. offload.json contains the same but
