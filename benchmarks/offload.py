@@ -1,6 +1,6 @@
 """Compare passes over photos behind a slow link with what `orch pipeline plan` predicts, under every offloading policy.
 
-Photos in a real S3 store; the offload server with `--cores` processes beside it; a client that reads over a link of
+Photos in a real S3 store; the offload server, with `--cores` processes, on the same machine; a client that reads over a link of
 `--mbps` and runs the other operations in one thread. Each sample is profiled first (orch pipeline profile --offload), and
 each policy's choices and its pass are predicted from that. Prints a row per policy with the median of the passes, and how
 busy the server's processes were. The link is a proxy that delays bytes; it counts those of TLS, too. Two
@@ -46,7 +46,7 @@ from experiments.offload.mixed import MixedPipeline
 from experiments.offload.plan import Choice, OffloadPlan
 from experiments.offload.reader import OffloadReader, ServerAddress
 from experiments.offload.server import OffloadServer
-from orchestrator.pipeline.offload_profiling import OffloadWanted, offload_profile
+from orchestrator.pipeline.offload.profiling import OffloadWanted, offload_profile
 from orchestrator.pipeline.opened import OpenInput, open_input
 from orchestrator.pipeline.target import find_target
 
@@ -185,8 +185,8 @@ def used_cpu_s(pid: int) -> float:
 
 
 def run_pass(readers: list[OffloadReader], opened: OpenInput, shards: list[str], pids: list[int]) -> Pass:
-    """Read a shard a thread, each reader the next one that nobody reads, and run what is left of the operations here."""
-    pipeline = MixedPipeline(opened.pipeline)
+    """Each reader, in a thread of its own, reads the next shard that no other has begun; the remaining operations run here."""
+    pipeline = MixedPipeline(opened.pipeline, opened.seed)
     lines: dict[str, queue.SimpleQueue[Any]] = {shard: queue.SimpleQueue() for shard in shards}
     before, digest = sum(one.counts.server_samples for one in readers), hashlib.sha256()
     turn = iter(shards)  # next() of it is atomic

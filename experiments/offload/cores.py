@@ -43,7 +43,7 @@ class Cores:
         if type(count) is not int or not 1 <= count <= _MOST:
             raise PlanError(f"cores: {count!r} is not a whole number from 1 to {_MOST}")
         self.count = count
-        self._job = job
+        self._work = job.work
         self._limit_s = limit_s
         self._memory_bytes = memory_bytes
         self._report = report
@@ -110,7 +110,7 @@ class Cores:
         try:
             if is_closed:
                 raise EOFError
-            answer = worker.ask(self._job, _START_S)
+            answer = worker.ask(self._work, _START_S)
         except (EOFError, OSError, TimeoutError) as error:
             self._end(worker)
             raise PlanError(

@@ -17,6 +17,22 @@ _SHORTEST_TOKEN = 16
 
 
 @dataclass(frozen=True)
+class Work:
+    """What a process that runs operations needs to know of a job: no tokens. As `Job`."""
+
+    where: str
+    plan: OffloadPlan
+    settings: Mapping[str, Any]
+    folder: Path | None
+
+    def pipeline(self) -> Pipeline:
+        """Load the pipeline. Raises PipelineError; PlanError if the plan was made for another one."""
+        pipeline = load_pipeline(self.where, self.settings, self.folder)
+        self.plan.check(pipeline)
+        return pipeline
+
+
+@dataclass(frozen=True)
 class Job:
     """An experiment that the server works for. `where`, `settings` and `folder` are those of `load_pipeline`.
 
@@ -43,11 +59,10 @@ class Job:
         if len(set(self.tokens.values())) < len(self.tokens):
             raise PlanError("two slots have the same token; give each one of its own")
 
-    def pipeline(self) -> Pipeline:
-        """Load the pipeline. Raises PipelineError; PlanError if the plan was made for another one."""
-        pipeline = load_pipeline(self.where, self.settings, self.folder)
-        self.plan.check(pipeline)
-        return pipeline
+    @property
+    def work(self) -> Work:
+        """The part of it for processes that run operations."""
+        return Work(self.where, self.plan, self.settings, self.folder)
 
     def slot_of(self, token: str) -> str | None:
         """The slot with this token, found in a time that does not depend on how much of a wrong token is right."""

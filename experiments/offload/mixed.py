@@ -11,6 +11,7 @@ from typing import Any
 
 from cloud.storage.samples import Sample
 from cloud.storage.shards import Record
+from experiments.offload.errors import PlanError
 from experiments.offload.plan import Choice, OffloadPlan
 from experiments.pipeline.codecs import Kind
 from experiments.pipeline.errors import BadSampleError
@@ -69,14 +70,20 @@ class MixedPipeline:
     An item is bit for bit that of `Pipeline.run` on the stored sample. It can stand where a Pipeline runs samples.
     """
 
-    def __init__(self, pipeline: Pipeline) -> None:
+    def __init__(self, pipeline: Pipeline, plan_seed: int) -> None:
+        """`plan_seed`: with which the server draws random numbers."""
         self.name = pipeline.name
+        self._plan_seed = plan_seed
         self._pipeline = pipeline
         self._rests: dict[tuple[int, frozenset[str]], Pipeline] = {}
 
     def run(self, sample: Sample, seed: int, pass_number: int, trace: SampleTrace | None = None) -> Item:
         """Run the operations that are left. Raises what `Pipeline.run` raises; BadSampleError for members that no
-        operations of this pipeline leave."""
+        operations of this pipeline leave; PlanError for another seed than the plan's."""
+        if seed != self._plan_seed:
+            raise PlanError(
+                f"the plan of offloading was made for seed {self._plan_seed}, and the run has seed {seed}; make the plan again"
+            )
         return self.rest(sample).run(sample, seed, pass_number, trace)
 
     def rest(self, sample: Sample) -> Pipeline:

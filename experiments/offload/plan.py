@@ -11,11 +11,10 @@ from typing import Any, NoReturn, cast
 
 from experiments.offload.errors import PlanError
 from experiments.pipeline.pipeline import Pipeline
-from experiments.pipeline.stored import STORED_CODECS, StoredCodec
+from experiments.pipeline.stored import STORED_CODECS, StoredCodec, may_hold
 
 SCHEMA_VERSION = 1
 _KEYS = {"schema_version", "pipeline", "fingerprint", "seed", "choices"}
-_OF_IMAGES = ("png", "webp")
 _LOSSY = ("jpg", "jpeg", "jpeg2000", "avif", "heic", "webp-lossy", "mp3", "ogg")
 
 
@@ -141,7 +140,7 @@ def _check_choice(pipeline: Pipeline, at: str, choice: Choice) -> None:
     _check_codec(at, choice.codec)
     kinds = pipeline.kinds(choice.ops)
     outputs = {kinds[op.output] for op in pipeline.ops[: choice.ops]}
-    if choice.codec in _OF_IMAGES and "image" not in outputs:
+    if not may_hold(choice.codec, outputs):
         raise PlanError(
             f"{at}: codec {choice.codec} holds images only, and the first {choice.ops} operations give none; use none"
         )

@@ -47,8 +47,8 @@ _JOIN_S = 5.0
 class Limits:
     """What peers and strangers may take.
 
-    Of connections that have not shown a token, the oldest is closed if there are more than `waiting`, so those who only
-    hold connections open keep nobody out. All streams together hold about `memory_bytes` of samples.
+    Of connections that have not shown a token, the oldest is closed if there are more than `waiting`, so that
+    idle connections do not keep anyone out. All streams together hold about `memory_bytes` of samples.
     """
 
     streams: int = 64
@@ -113,7 +113,7 @@ class _Answers:
         self._job = job
         self._cores = cores
         self._opener = opener
-        self._pipeline = job.pipeline()
+        self._pipeline = job.work.pipeline()
         self._fingerprint = self._pipeline.fingerprint()
         self._ahead = Ahead(2 * cores.count + 2, limits.memory_bytes // limits.streams)
         self._limit = limits.streams

@@ -9,7 +9,7 @@ import signal
 import sys
 from multiprocessing.connection import Connection
 
-from experiments.offload.job import Job
+from experiments.offload.job import Work
 from experiments.offload.mixed import Transformer
 from experiments.offload.shard_stream import sample_bytes
 from experiments.pipeline.errors import describe_error
@@ -23,7 +23,7 @@ _PR_SET_PDEATHSIG = 1
 def main(descriptor: int, parent: int, memory_bytes: int) -> None:
     """Answer each sample with DONE and its bytes in the tar, or with FAILED and a reason, until the pipe ends.
 
-    The first message is the job; the others are (sample, pass, pax headers).
+    The first message is the work; the others are (sample, pass, pax headers).
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the server's
     if sys.platform == "linux":
@@ -34,9 +34,9 @@ def main(descriptor: int, parent: int, memory_bytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     pipe = Connection(descriptor)
     try:
-        job: Job = pipe.recv()
+        work: Work = pipe.recv()
         try:
-            transform = Transformer(job.pipeline(), job.plan)
+            transform = Transformer(work.pipeline(), work.plan)
         except Exception as error:  # noqa: BLE001 - the server raises it
             pipe.send_bytes(FAILED + str(error).encode())
             return

@@ -9,7 +9,7 @@ import gzip
 import io
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
@@ -28,6 +28,7 @@ StoredCodec = Literal["none", "gzip", "zlib", "zstd", "png", "webp"]
 """How values are stored: as they are, compressed, or images as PNG or lossless WebP and all others as they are."""
 
 STORED_CODECS: tuple[StoredCodec, ...] = get_args(StoredCodec)
+_OF_IMAGES = ("png", "webp")
 
 _FORMAT = 1
 _SUFFIX: dict[Kind, str] = {"bytes": "bin", "text": "txt", "number": "json", "image": "npy", "array": "npy"}
@@ -40,6 +41,11 @@ _ARRAY_MODES = ("L", "RGB", "RGBA")  # of images that an array holds without los
 def storable(pipeline: Pipeline) -> int:
     """Return how many of the first operations may be stored: all before the first random one."""
     return next((at for at, op in enumerate(pipeline.ops) if op.random), len(pipeline.ops))
+
+
+def may_hold(codec: StoredCodec, kinds: Collection[str]) -> bool:
+    """Whether a codec applies to values of these kinds: PNG and WebP need an image among them."""
+    return codec not in _OF_IMAGES or "image" in kinds
 
 
 @dataclass(frozen=True)

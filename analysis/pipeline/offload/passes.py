@@ -229,9 +229,9 @@ def filled(problem: Problem, chosen: Assignment) -> Assignment:
     room = [cache.most_bytes for cache in problem.caches]
     for i, column in enumerate(chosen):
         choice = problem.names[column]
-        wished = [replace(choice, on_client=choice.ops), *([replace(choice, on_server=0)] if uses else [])]
-        for wish in wished:
-            if (place := places.get(wish)) is None:
+        on_client, on_server = replace(choice, on_client=choice.ops), replace(choice, on_server=0)
+        for cached in (on_client, on_server) if uses else (on_client,):
+            if (place := places.get(cached)) is None:
                 continue
             needed = [float(cache.kept_bytes[i, place]) for cache in problem.caches]
             if all(need <= left for need, left in zip(needed, room, strict=True)):

@@ -97,7 +97,7 @@ def serve(
         raise BadUrlError(str(error)) from error
     with Keys(keys, tuple(slot or ())) as held:
         job = Job(pipeline, found_plan, urls, held.tokens, _parsed(settings), Path.cwd())
-        found = job.pipeline()
+        found = job.work.pipeline()
         opener = ShardOpener(
             ClientPerProcess(endpoint, read_timeout_s=10.0, connections=100),
             endpoint=endpoint,

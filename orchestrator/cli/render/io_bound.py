@@ -7,7 +7,7 @@ from math import isinf
 from analysis.pipeline.offload.io_bound import IoBound, io_bound
 from metrics.stats import Estimate
 
-_DOLLARS = "offloading for time is off; for dollars use --objective usd, because bytes cost money also where nobody waits"
+_DOLLARS = "offloading for time is off; for dollars use --objective usd, because bytes cost money even when nobody waits for them"
 
 
 def io_bound_text(fetch_sps: Estimate, preprocess_sps: Estimate, trainer_sps: Estimate | None) -> str:

@@ -163,5 +163,7 @@ class Store(FakeStore):
 def through(reader: OffloadReader, store: Store, passes=(0, 1)) -> list[tuple[str, str]]:
     """(key, SHA-256) of all tensors of these passes, read by the reader."""
     return digests(
-        lambda n: (s for url in store.urls for s in reader.read(url, n)), MixedPipeline(PIPELINE), passes
+        lambda n: (s for url in store.urls for s in reader.read(url, n)),
+        MixedPipeline(PIPELINE, SEED),
+        passes,
     )

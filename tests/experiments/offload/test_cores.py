@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 
 import pytest
@@ -122,3 +123,7 @@ def test_an_error_that_nobody_expects_costs_no_core(monkeypatch) -> None:
         assert cores.submit(sample("plain"), 0, {}).result(60)
     finally:
         cores.close()
+
+
+def test_processes_that_run_operations_get_no_tokens() -> None:
+    assert TOKENS["a-0"].encode() not in pickle.dumps(job().work)

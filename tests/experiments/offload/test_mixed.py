@@ -17,7 +17,7 @@ from webdataset.tariterators import group_by_keys, tar_file_iterator
 from cloud.storage.samples import read_entries, read_shard
 from cloud.storage.shards import Record
 from experiments.offload import shard_stream
-from experiments.offload.errors import RefusedError
+from experiments.offload.errors import PlanError, RefusedError
 from experiments.offload.mixed import MixedPipeline, Transformer
 from experiments.offload.plan import Choice, OffloadPlan
 from experiments.offload.shard_stream import OFFSET_HEADER, Ahead, transformed_shard
@@ -47,7 +47,7 @@ def test_two_passes_give_the_same_tensors_whatever_is_offloaded(choices: dict[st
     plan = OffloadPlan.of(PIPELINE, SEED, choices)
     found = digests(
         lambda pass_number: read_shard(URL, io.BytesIO(stream(TAR, plan, pass_number))),
-        MixedPipeline(PIPELINE),
+        MixedPipeline(PIPELINE, SEED),
     )
     assert found == AS_STORED
     assert len(set(found)) == 2 * len(SAMPLES)  # random operations run anew in the second pass
@@ -130,7 +130,7 @@ def test_no_more_is_read_than_may_be_ahead() -> None:
 )
 def test_members_that_no_operations_of_the_pipeline_leave_are_refused(members: dict[str, bytes]) -> None:
     with pytest.raises(BadSampleError, match="are not the values after the first operations"):
-        MixedPipeline(PIPELINE).run({"__key__": "a", "__url__": URL, **members}, SEED, 0)
+        MixedPipeline(PIPELINE, SEED).run({"__key__": "a", "__url__": URL, **members}, SEED, 0)
 
 
 def test_pickled_values_are_not_loaded() -> None:
@@ -138,7 +138,7 @@ def test_pickled_values_are_not_loaded() -> None:
     np.save(file, np.array([{}], dtype=object), allow_pickle=True)
     sample = {"__key__": "a", "__url__": URL, "image.op2.npy": file.getvalue(), "cls": b"1"}
     with pytest.raises(BadSampleError, match="Python objects"):
-        MixedPipeline(PIPELINE).run(sample, SEED, 0)
+        MixedPipeline(PIPELINE, SEED).run(sample, SEED, 0)
 
 
 def test_a_value_that_a_codec_cannot_hold_is_refused() -> None:
@@ -186,3 +186,8 @@ def test_a_stream_says_that_it_lives_while_a_sample_is_not_ready(monkeypatch):
         future.set_result(shard_stream.sample_bytes(Record(key, members), {}))
     sent = b"".join([*found, *pieces])
     assert [sample["__key__"] for sample in read_shard(URL, io.BytesIO(sent))] == list(samples(3))
+
+
+def test_another_seed_than_the_plans_is_refused() -> None:
+    with pytest.raises(PlanError, match="seed 7, and the run has seed 8"):
+        MixedPipeline(PIPELINE, SEED).run({"__key__": "a", "__url__": URL, **SAMPLES["0000"]}, SEED + 1, 0)

@@ -236,11 +236,10 @@ def test_a_certificate_that_is_only_trusted_is_not_enough(server: Server) -> Non
 
 def test_bytes_that_come_too_slowly_are_silence_too(server: Server) -> None:
     """The time of a sample ends also while nothing comes: it is not added to the time of silence."""
-    slow = Patience(connect_s=1, silent_s=30, sample_s=1, retry_s=60)
-    began_s = time.monotonic()
+    slow = Patience(connect_s=1, silent_s=3600, sample_s=1, retry_s=60)
     with (
         Link(server.port, [40_000], silent=True) as link,
         contextlib.closing(reader_of(link.port, PLAN, STORE, slow)) as reader,
     ):
-        assert through(reader, STORE, (0,)) == STORE.as_stored((0,))
-    assert time.monotonic() - began_s < 25, "it waited for the 30 s of silence"
+        assert through(reader, STORE, (0,)) == STORE.as_stored((0,))  # otherwise it waits for an hour
+        assert reader.counts.fallbacks == 1

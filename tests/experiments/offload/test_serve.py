@@ -148,7 +148,9 @@ def test_a_server_killed_in_mid_shard_and_back_changes_no_tensor(swift, tmp_path
 
         try:
             assert (
-                digests(read, MixedPipeline(load_pipeline("imagenet", {"size": 16, "classes": 10})), (0, 1))
+                digests(
+                    read, MixedPipeline(load_pipeline("imagenet", {"size": 16, "classes": 10}), SEED), (0, 1)
+                )
                 == expected
             )
         finally:

@@ -14,7 +14,7 @@ from made_up_offload import between
 
 from analysis.pipeline.offload.offload_profile import OffloadProfile
 from orchestrator.cli.app import run
-from orchestrator.pipeline.find_offload_profile import write_offload_profile
+from orchestrator.pipeline.offload.find_profile import write_offload_profile
 
 
 def orch(capsys, *arguments: str) -> tuple[int, str, str]:
@@ -90,7 +90,7 @@ def test_the_profile_gives_what_is_left_out(capsys, tmp_path: Path, made: Offloa
 
 
 def test_what_is_not_io_bound_is_offloaded_for_dollars_only(capsys, tmp_path: Path, made: OffloadProfile):
-    folder, sentence = tmp_path / "p", "bytes cost money also where nobody waits"
+    folder, sentence = tmp_path / "p", "bytes cost money even when nobody waits"
     found = plan(capsys, folder, "--trainer-s", "3")  # one sample a second
     assert found["stage_1"]["io_bound"] == "trainer_slowest"
     assert sentence in found["stage_1"]["text"]

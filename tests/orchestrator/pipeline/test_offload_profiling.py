@@ -15,10 +15,10 @@ import pytest
 from cloud.storage.samples import Sample
 from experiments.pipeline.errors import BadSampleError, PipelineError
 from orchestrator.cli.app import run
-from orchestrator.pipeline.find_offload_profile import read_offload_profile
-from orchestrator.pipeline.offload_profiling import OffloadWanted, offload_profile
+from orchestrator.pipeline.offload.find_profile import read_offload_profile
+from orchestrator.pipeline.offload.profiling import OffloadWanted, offload_profile
+from orchestrator.pipeline.offload.sample_steps import steps_of
 from orchestrator.pipeline.opened import OpenInput, open_input
-from orchestrator.pipeline.sample_steps import steps_of
 from orchestrator.pipeline.strategy_runs import ProfileError, samples_of
 from orchestrator.pipeline.target import Target, find_target
 

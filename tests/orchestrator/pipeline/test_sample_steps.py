@@ -15,8 +15,8 @@ from experiments.pipeline.errors import BadSampleError
 from experiments.pipeline.op import Op
 from experiments.pipeline.pipeline import Pipeline
 from experiments.pipeline.stored import encode
-from orchestrator.pipeline import sample_steps
-from orchestrator.pipeline.sample_steps import places, steps_of
+from orchestrator.pipeline.offload import sample_steps
+from orchestrator.pipeline.offload.sample_steps import places, steps_of
 
 HERE = "tests.orchestrator.pipeline.test_sample_steps"
 

@@ -93,8 +93,8 @@ def read_input(options: OffloadOptions) -> OffloadInput:
     from analysis.pipeline.offload.io_bound import IoBound, io_bound
     from orchestrator.cli.render.io_bound import io_bound_text
     from orchestrator.errors import UsageError
-    from orchestrator.pipeline.find_offload_profile import head_at, read_offload_profile
-    from orchestrator.pipeline.offload_setting import offload_setting
+    from orchestrator.pipeline.offload.find_profile import head_at, read_offload_profile
+    from orchestrator.pipeline.offload.setting import offload_setting
 
     _typed(options)  # options are checked before a long file is read
     head = head_at(options.profile)
@@ -167,7 +167,7 @@ def _speed(options: OffloadOptions, profile: SampleProfile, of: Head | None) -> 
     """The server's seconds / the client's, of each operation or of all. `of`: the client's profile. Raises UsageError."""
     from analysis.pipeline.offload.offload_profile import speed_by_op
     from orchestrator.errors import UsageError
-    from orchestrator.pipeline.find_offload_profile import head_at, read_offload_profile
+    from orchestrator.pipeline.offload.find_profile import head_at, read_offload_profile
 
     if options.server_profile is None:
         return numbers("--server-speed", "1" if options.server_speed is None else options.server_speed)[0]

@@ -41,7 +41,7 @@ def jobs_plan(options: JobsOptions, *, json: bool) -> None:
     from analysis.pipeline.offload.jobs import Job, share_server
     from analysis.pipeline.offload.pass_time import Machines
     from orchestrator.errors import UsageError
-    from orchestrator.pipeline.find_offload_profile import head_at
+    from orchestrator.pipeline.offload.find_profile import head_at
 
     count = len(options.profiles)
     if options.cores is None:

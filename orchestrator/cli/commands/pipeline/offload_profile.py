@@ -14,7 +14,7 @@ from orchestrator.cli.render.terminal import say
 
 if TYPE_CHECKING:
     from analysis.pipeline.offload.offload_profile import OffloadProfile
-    from orchestrator.pipeline.offload_profiling import OffloadWanted
+    from orchestrator.pipeline.offload.profiling import OffloadWanted
     from orchestrator.pipeline.target import Target
 
 COLUMNS = ("after", "mean_kb", "smallest", "cpu_ms", "read_ms")
@@ -29,9 +29,9 @@ def profile_offload(target: Target, wanted: OffloadWanted, out: Path | None, out
     from orchestrator.cli.render.io_bound import io_bound_text
     from orchestrator.cli.render.progress import ProgressLine
     from orchestrator.home import home_folder
-    from orchestrator.pipeline.find_offload_profile import write_offload_profile
     from orchestrator.pipeline.find_profile import profiles_folder
-    from orchestrator.pipeline.offload_profiling import offload_profile
+    from orchestrator.pipeline.offload.find_profile import write_offload_profile
+    from orchestrator.pipeline.offload.profiling import offload_profile
     from orchestrator.pipeline.strategy_runs import ProfileError
 
     line = ProgressLine()

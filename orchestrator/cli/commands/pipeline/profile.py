@@ -144,7 +144,7 @@ def profile(
     from orchestrator.home import home_folder
     from orchestrator.pipeline.find_profile import FILE, HOST_FILE, profiles_folder
     from orchestrator.pipeline.host_watch import HostWatch
-    from orchestrator.pipeline.offload_profiling import OffloadWanted
+    from orchestrator.pipeline.offload.profiling import OffloadWanted
     from orchestrator.pipeline.profiling import Wanted
     from orchestrator.pipeline.profiling import profile as measure
     from orchestrator.pipeline.strategy_runs import ProfileError

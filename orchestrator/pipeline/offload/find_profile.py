@@ -10,7 +10,7 @@ from cloud.durable_file import write_durably
 from orchestrator.errors import UsageError
 
 HEAD_FILE = "offload.json"
-SAMPLES_FILE = "samples.csv"  # beside it
+SAMPLES_FILE = "samples.csv"  # in the same folder
 # Names in a tar may hold bytes that are not UTF-8.
 _ENCODING, _ERRORS = "utf-8", "surrogateescape"
 

@@ -33,9 +33,9 @@ from experiments.pipeline.stored import StoredCodec, storable
 from metrics.stats import Estimate, ratio_interval
 from orchestrator.first_steps.trial import is_emulated, torch_threads, train_steps
 from orchestrator.pipeline.good_samples import bad_samples, of_good
+from orchestrator.pipeline.offload.sample_steps import SampleSteps, places, steps_of
 from orchestrator.pipeline.opened import OpenInput, open_input
 from orchestrator.pipeline.profiling import shards_with
-from orchestrator.pipeline.sample_steps import SampleSteps, places, steps_of
 from orchestrator.pipeline.strategy_runs import ProfileError, preprocess_rate, read_rate
 from orchestrator.pipeline.target import Target
 
@@ -74,11 +74,11 @@ def offload_profile(
         if not samples:
             raise ProfileError(f"{opened.name}: its shards contain no samples; check data.shards")
         _check_keys(opened, samples)
-        told = _TellOnce(say)
+        tell_first = _TellOnce(say)
         step(f"transforming {len(samples)} samples")
         where = places(opened.pipeline, wanted.codecs)
-        rows, bad = _stage_2(opened, samples, wanted.pass_number, where, told)
-        stage_1 = _stage_1(opened, shards, samples, wanted, cores, step, told)
+        rows, bad = _stage_2(opened, samples, wanted.pass_number, where, tell_first)
+        stage_1 = _stage_1(opened, shards, samples, wanted, cores, step, tell_first)
         coded = [[row.coded[at] for row in rows] for at in range(len(where))]
         codecs = tuple(
             MeasuredCodec(

@@ -10,10 +10,8 @@ from typing import Any, cast
 from cloud.storage.samples import Sample
 from experiments.pipeline.codecs import Kind
 from experiments.pipeline.pipeline import Pipeline
-from experiments.pipeline.stored import StoredCodec, decode, encode
+from experiments.pipeline.stored import StoredCodec, decode, encode, may_hold
 from experiments.pipeline.trace import SampleTrace, size_of
-
-_OF_IMAGES = ("png", "webp")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +42,7 @@ def places(pipeline: Pipeline, codecs: Sequence[StoredCodec]) -> tuple[tuple[Sto
     for codec in codecs:
         for ops in range(1, len(pipeline.ops) + 1):
             kinds = _made(pipeline, ops).values()
-            if codec != "none" and (codec not in _OF_IMAGES or "image" in kinds):
+            if codec != "none" and may_hold(codec, kinds):
                 found.append((codec, ops))
     return tuple(found)
 

@@ -1,0 +1,1 @@
+"""A two-stage profile of what offloading can save (SOPHON): measured, found again, and completed by options."""
